@@ -1,0 +1,1 @@
+"""The ingress, and what operates it: configuration, routing, the command line."""

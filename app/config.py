@@ -1,0 +1,51 @@
+"""The settings of the ingress, typed. Each has its one home here; docs/configuration.md is made from this."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ENVIRONMENT_PREFIX = "ENGINEHOUSE_INGRESS_"
+
+
+class ModelConfig(BaseModel):
+    """A model that clients may name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pools: list[str] = Field(
+        min_length=1, description="Pools that serve it, by application name; the first one that is ready answers."
+    )
+
+
+class IngressConfig(BaseModel):
+    """`user_config` of the ingress: changes live, without a restart."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: dict[str, ModelConfig] = Field({}, description="The models, by the name that clients send.")
+    max_body_bytes: int = Field(
+        32 * 2**20, ge=1024, description="Largest request body, in bytes; a larger one is a 413."
+    )
+    retry_after_s: int = Field(
+        5, ge=1, description="Seconds that a 503 tells a client to wait, where no pool is ready."
+    )
+    status_interval_s: float = Field(
+        1.0, ge=0.1, description="Seconds between two looks at which pools are up. A look costs the controller a call."
+    )
+
+
+def load_ingress_config(values: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> IngressConfig:
+    """The configuration in `values`, with `ENGINEHOUSE_INGRESS_<KEY>` from the environment on top.
+
+    Raises:
+        pydantic.ValidationError: a value doesn't fit.
+    """
+    overrides = {name: environ[variable] for name, variable in environment_variables().items() if variable in environ}
+    return IngressConfig.model_validate({**values, **overrides})
+
+
+def environment_variables() -> dict[str, str]:
+    """The variable that overrides each key of `IngressConfig` that is a plain value."""
+    return {name: ENVIRONMENT_PREFIX + name.upper() for name in IngressConfig.model_fields if name != "models"}

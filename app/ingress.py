@@ -1,0 +1,193 @@
+"""The ingress's endpoints: OpenAI's API over the pools. Bytes in, bytes out; what it adds goes into headers."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.exceptions import HTTPException
+
+from app import routing
+from app.config import IngressConfig
+from app.openapi import request_body
+from app.pools import PoolDirectory
+from deployments.engine import Endpoint, EngineRequest
+from deployments.errors import ApiError, error_event, internal_error, unavailable
+from deployments.openai_layer.schema import ChatRequest, CompletionRequest
+from deployments.wire import Head, WireRequest, WireResponse, pack
+
+logger = logging.getLogger("ray.serve")
+
+DESCRIPTION = "One door, many engines: OpenAI's API over pools of vLLM, SGLang, TensorRT-LLM, TGI and Transformers."
+
+
+class Gateway:
+    """What the endpoints share: the live configuration, and the pools."""
+
+    def __init__(self, pools: PoolDirectory) -> None:
+        self.config = IngressConfig()
+        self.pools = pools
+        self.started = int(time.time())
+
+    async def answer(self, endpoint: Endpoint, request: Request) -> Response:
+        """Route a request to a pool, in one handle call, and pass its answer back."""
+        body = await read_body(request, self.config.max_body_bytes)
+        wanted = routing.read_request(body)
+        pool = self._choose(wanted.model)
+        # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
+        wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex))
+        try:
+            handle = self.pools.handle(pool)
+            return await (_streamed if wanted.stream else _whole)(handle, pool, wire)
+        except BackPressureError as error:
+            message = f"The pool '{pool}' has as many requests as it may queue."
+            headers = {"retry-after": str(self.config.retry_after_s)}
+            raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from error
+        except (RayError, RayServeException) as error:
+            logger.warning("pool %s gave no answer: %r", pool, error)
+            message = f"The pool '{pool}' lost the replica that had this request."
+            raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
+
+    def _choose(self, model: str) -> str:
+        pools = routing.pools_of(model, self.config.models)
+        if pool := self.pools.first_ready(pools):
+            return pool
+        states = ", ".join(f"'{pool}' is {self.pools.state(pool).reason}" for pool in pools)
+        raise unavailable(f"No pool of '{model}' is ready: {states}.", "pool_not_ready", self.config.retry_after_s)
+
+    def model_document(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self.started, "owned_by": "enginehouse"}
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """A request's body.
+
+    Raises:
+        ApiError: 413, as soon as it is longer than `limit` bytes.
+    """
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _whole(handle: Any, pool: str, wire: WireRequest) -> Response:
+    call = handle.respond.remote(wire)
+    try:
+        answer = cast(WireResponse, await call)
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+    return Response(answer["body"], answer["status"], _headers(pool, answer), answer["media_type"])
+
+
+async def _streamed(handle: Any, pool: str, wire: WireRequest) -> Response:
+    stream = handle.options(stream=True).stream.remote(wire)
+    try:
+        head = cast(Head, await anext(stream))
+    except asyncio.CancelledError:
+        stream.cancel()
+        raise
+    return StreamingResponse(_relay(stream), head["status"], _headers(pool, head), head["media_type"])
+
+
+async def _relay(stream: Any) -> AsyncGenerator[bytes]:
+    """The rest of a pool's stream; the pool is told when nobody reads it any more."""
+    ended = False
+    try:
+        async for chunk in stream:
+            yield chunk
+        ended = True
+    except Exception as error:
+        ended = True
+        logger.warning("a stream broke: %r", error)
+        yield error_event("The engine was lost while it answered.", "engine_lost")
+    finally:
+        if not ended:
+            stream.cancel()
+
+
+def _headers(pool: str, head: Head) -> dict[str, str]:
+    return {**head["headers"], "x-enginehouse-pool": pool}
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The ASGI application of an ingress replica."""
+    app = FastAPI(title="Enginehouse", description=DESCRIPTION, version="0.1.0")
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_unexpected)
+    _add_generation(app, gateway)
+    _add_models(app, gateway)
+    _add_probes(app, gateway)
+    return app
+
+
+def _add_generation(app: FastAPI, gateway: Gateway) -> None:
+    @app.post("/v1/chat/completions", tags=["generate"], openapi_extra=request_body(ChatRequest))
+    async def chat_completions(request: Request) -> Response:
+        """Answer a conversation, whole or as server-sent events."""
+        return await gateway.answer("chat/completions", request)
+
+    @app.post("/v1/completions", tags=["generate"], openapi_extra=request_body(CompletionRequest))
+    async def completions(request: Request) -> Response:
+        """Continue a text, whole or as server-sent events."""
+        return await gateway.answer("completions", request)
+
+
+def _add_models(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/v1/models", tags=["models"])
+    async def list_models() -> JSONResponse:
+        """The models there are, ready or not."""
+        names = sorted(gateway.config.models)
+        return JSONResponse({"object": "list", "data": [gateway.model_document(name) for name in names]})
+
+    @app.get("/v1/models/{model:path}", tags=["models"])
+    async def get_model(model: str) -> JSONResponse:
+        """One model; 404 where there is none of that name."""
+        routing.pools_of(model, gateway.config.models)
+        return JSONResponse(gateway.model_document(model))
+
+
+def _add_probes(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/health", tags=["probes"])
+    async def health() -> JSONResponse:
+        """200: this ingress is alive. It says nothing of the pools."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/ready", tags=["probes"])
+    async def ready() -> JSONResponse:
+        """200 once at least one pool can answer, else 503; with each pool's state."""
+        names = {pool for model in gateway.config.models.values() for pool in model.pools}
+        states = {name: gateway.pools.state(name) for name in sorted(names)}
+        ready = any(state.ready for state in states.values())
+        headers = {} if ready else {"retry-after": str(gateway.config.retry_after_s)}
+        document = {"ready": ready, "pools": {name: state.reason for name, state in states.items()}}
+        return JSONResponse(document, 200 if ready else 503, headers)
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """FastAPI's own errors, in OpenAI's envelope."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {routing.shorten(request.url.path)}"
+    message = f"No such endpoint: {what}." if error.status_code == 404 else f"{what}: {error.detail}."
+    return await _on_api_error(request, ApiError(error.status_code, message, headers=error.headers))
+
+
+async def _on_unexpected(request: Request, error: Exception) -> Response:
+    logger.error("the ingress failed", exc_info=error)
+    return await _on_api_error(request, internal_error())

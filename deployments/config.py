@@ -1,0 +1,43 @@
+"""The settings of a pool, typed. Unknown keys are refused."""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from deployments import registry
+from deployments.engine import PoolModel
+
+
+class PoolConfig(BaseModel):
+    """`args` of a pool's application: one model on one engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: str = Field(description="The program that runs the model: `transformers` or `vllm`.")
+    model: str = Field(
+        min_length=1,
+        description="A local folder, a model hub's id (`org/name`), or a bundled model's name "
+        "(`smollm2-135m-instruct`).",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+    served_name: str | None = Field(
+        None, min_length=1, description="The model name that answers carry; default: the last part of `model`."
+    )
+    engine_args: dict[str, Any] = Field({}, description="The engine's own arguments, in its own words.")
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, value: str) -> str:
+        if value not in registry.ENGINES:
+            raise ValueError(f"no engine '{value}'; there are: {', '.join(sorted(registry.ENGINES))}")
+        return value
+
+    @model_validator(mode="after")
+    def _known_engine_args(self) -> Self:
+        registry.parse_args(self.engine, self.engine_args)
+        return self
+
+    @property
+    def pool_model(self) -> PoolModel:
+        name = self.served_name or self.model.rstrip("/").rpartition("/")[2]
+        return PoolModel(source=self.model, served_name=name, revision=self.revision)

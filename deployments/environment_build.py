@@ -1,0 +1,148 @@
+"""Builds an engine's environment: a virtual environment, its lock through pip, and a marker at the very end."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import venv
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from deployments.environments import Environment, InstallError, Report, Variant, pin_lines, source_root
+
+NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 15}  # GB of disk, unpacked, with room for one download
+
+# pip names a file when it starts on it; what it names while it looks for one (`.whl.metadata`) doesn't count.
+_FETCHES = re.compile(r"\s*(?:Processing|Downloading|Using cached) (?:.*/)?([\w.]+)-\S+\.(?:whl|tar\.gz|zip)(?: |$)")
+_NO_CPU_BUILD = re.compile(r"No matching distribution found for (\S+\+cpu)")
+_PATIENCE_S = 10.0  # for pip to remove its temporary files after an interrupt
+
+
+def build(target: Environment, report: Report) -> None:
+    """Build `target` unless it is installed. What is in its folder afterwards is its lock, and pip.
+
+    Raises:
+        InstallError: the disk is too full, or Python's venv or pip failed; no part of the folder is left.
+    """
+    if target.installed:
+        return
+    target.folder.parent.mkdir(parents=True, exist_ok=True)
+    with _sole_builder(target, report):
+        if not target.installed:
+            _rebuild(target, report)
+
+
+@contextmanager
+def _sole_builder(target: Environment, report: Report) -> Iterator[None]:
+    lock = FileLock(f"{target.folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"waiting for another build of {target.folder}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _rebuild(target: Environment, report: Report) -> None:
+    shutil.rmtree(target.folder, ignore_errors=True)  # what a killed build left
+    _check_space(target)
+    report(f"building {target.folder}")
+    try:
+        _make_venv(target)
+        _install_lock(target, report)
+        source_root()  # the launcher may run as a user who can't write here
+        target.marker.write_text(target.digest)
+    except BaseException:
+        shutil.rmtree(target.folder, ignore_errors=True)
+        raise
+
+
+def _check_space(target: Environment) -> None:
+    needed = NEEDED_GB[target.variant]
+    free = shutil.disk_usage(target.folder.parent).free / 1e9
+    if free < needed:
+        raise InstallError(
+            f"The {target.engine} environment needs {needed} GB of disk and {target.folder.parent} has {free:.1f} GB "
+            f"free. Free some, or set ENGINEHOUSE_CACHE to a folder on a larger disk."
+        )
+
+
+def _make_venv(target: Environment) -> None:
+    # Made from a virtual environment's Python, a new one still gets the interpreter underneath.
+    try:
+        venv.EnvBuilder(symlinks=True, with_pip=True).create(target.folder)
+    except subprocess.CalledProcessError as error:
+        raise InstallError(
+            f"{sys.executable} can't make a virtual environment with pip in it. On Debian or Ubuntu, install the "
+            f"python3-venv package of this Python version."
+        ) from error
+
+
+def _install_lock(target: Environment, report: Report) -> None:
+    command = [str(target.python), "-I", "-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command += ["--progress-bar=off", "--disable-pip-version-check", "-r", str(target.lock)]
+    total = len(pin_lines(target.lock))
+    log = Path(f"{target.folder}.log")
+    tail = deque[str](maxlen=50)
+    fetched = 0
+    with log.open("w") as copy, _running(command) as pip:
+        for line in pip.stdout or ():
+            print(line, end="", file=copy, flush=True)
+            tail.append(line.strip())
+            if match := _FETCHES.match(line):
+                fetched += 1
+                report(f"[{fetched:{len(str(total))}}/{total}] {match[1].replace('_', '-')}")
+            elif line.startswith("Installing collected packages"):
+                report(f"unpacking {total} packages; the log is {log}")
+    if pip.returncode != 0:
+        raise InstallError(_pip_failure(target, list(tail), log))
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, which does not outlive the block."""
+    pipe, out = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=out, text=True, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            _stop(process)
+            raise
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    # An interrupt lets pip remove its temporary files, which can be gigabytes.
+    for number, patience in ((signal.SIGINT, _PATIENCE_S), (signal.SIGKILL, None)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _pip_failure(target: Environment, tail: list[str], log: Path) -> str:
+    errors = [line for line in tail if line.startswith("ERROR:")] or tail
+    shown = "\n".join(f"  {line[:300]}" for line in errors[-5:])
+    return f"pip could not build the {target.engine} environment:\n{shown}\nThe whole log: {log}\n{_advice(tail)}"
+
+
+def _advice(tail: list[str]) -> str:
+    if match := _NO_CPU_BUILD.search("\n".join(tail)):
+        return (
+            f"{match[1]} is a CPU build, which PyTorch's CPU wheel index carries. Point pip at an index or a folder "
+            f"that has it, e.g. with PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, and run this again."
+        )
+    return "Run this again when the cause is gone."

@@ -1,0 +1,97 @@
+"""One choice of an answer: its tokens turned into deltas that a client may see."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from deployments.openai_layer.text import Detokenizer, StopFilter
+from deployments.openai_layer.tokens import Sampling, Token, TokenEngine
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a choice. Concatenating the pieces' texts and tokens gives the whole choice."""
+
+    text: str = ""
+    tokens: tuple[Token, ...] = ()  # those whose text begins in this piece
+    finish_reason: FinishReason | None = None  # on the last piece only, which then has no text
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request, counted while they are generated."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+
+    def document(self) -> dict[str, int]:
+        total = self.prompt_tokens + self.completion_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": total,
+        }
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Tokens not yet reported, with the offset in the choice's text at which each begins."""
+
+    decoded: int = 0  # characters decoded so far, sent or not
+    sent: int = 0
+    tokens: list[tuple[int, Token]] = field(default_factory=list)
+
+    def add(self, token: Token, text: str) -> None:
+        self.tokens.append((self.decoded, token))
+        self.decoded += len(text)
+
+    def send(self, text: str) -> Delta:
+        """The delta for `text`, with the tokens whose text it reaches."""
+        self.sent += len(text)
+        ready = tuple(token for start, token in self.tokens if start < self.sent)
+        self.tokens = self.tokens[len(ready) :]
+        return Delta(text, ready)
+
+    def rest(self) -> tuple[Token, ...]:
+        return tuple(token for _, token in self.tokens)
+
+
+async def deltas(
+    engine: TokenEngine, prompt: list[int], sampling: Sampling, stops: Sequence[str], usage: Usage
+) -> AsyncGenerator[Delta]:
+    """Generate one choice. Counts each token in `usage`; closing it aborts generation."""
+    detokenizer, stop_filter, pending = Detokenizer(engine.tokenizer), StopFilter(stops), _Pending()
+    tokens = cast("AsyncGenerator[Token]", engine.generate(prompt, sampling))
+    finish: FinishReason = "length"
+    async with aclosing(tokens):
+        async for token in tokens:
+            usage.completion_tokens += 1
+            if token.id in engine.eos_token_ids:
+                finish = "stop"
+                break
+            text = detokenizer.feed(token.id)
+            pending.add(token, text)
+            if sendable := stop_filter.feed(text):
+                yield pending.send(sendable)
+            if stop_filter.stopped:
+                finish = "stop"
+                break
+    if held := stop_filter.flush():
+        yield pending.send(held)
+    # After a stop string, what is left are the tokens that spell it: the client doesn't see those.
+    yield Delta(tokens=() if stop_filter.stopped else pending.rest(), finish_reason=finish)
+
+
+async def gather(stream: AsyncIterator[Delta]) -> Delta:
+    """A whole choice as one delta."""
+    text: list[str] = []
+    tokens: list[Token] = []
+    finish_reason: FinishReason | None = None
+    async for delta in stream:
+        text.append(delta.text)
+        tokens.extend(delta.tokens)
+        finish_reason = delta.finish_reason
+    return Delta("".join(text), tuple(tokens), finish_reason)

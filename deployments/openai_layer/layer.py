@@ -1,0 +1,197 @@
+"""The layer itself: an OpenAI request in, wire-ready bytes out, tokens from an engine between."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deployments.engine import EngineRequest, EngineResponse
+from deployments.errors import ApiError, error_event
+from deployments.openai_layer.choice import Delta, Usage, deltas, gather
+from deployments.openai_layer.documents import DONE, ChatDocuments, CompletionDocuments, Documents, event
+from deployments.openai_layer.merge import merge
+from deployments.openai_layer.schema import ChatRequest, CompletionRequest, GenerationRequest
+from deployments.openai_layer.tokens import Sampling, TokenEngine
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A request, ready to run: a prompt and a sampling for each choice."""
+
+    prompts: Sequence[list[int]]
+    samplings: Sequence[Sampling]
+    stops: Sequence[str]
+    usage: Usage
+    documents: Documents
+
+
+class OpenAILayer:
+    """Serves OpenAI's chat and completions endpoints over a `TokenEngine`."""
+
+    def __init__(self, engine: TokenEngine, served_name: str) -> None:
+        self._engine = engine
+        self._served_name = served_name
+        # One thread: Hugging Face tokenizers change state of their own while they encode.
+        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+
+    def close(self) -> None:
+        self._encoder.shutdown(wait=False, cancel_futures=True)
+
+    async def handle(self, request: EngineRequest) -> EngineResponse:
+        """Answer a request.
+
+        Raises:
+            ApiError: 400, for a request that can't be honoured.
+            EngineDeadError: the engine died before the whole of a non-streamed answer.
+        """
+        parsed: GenerationRequest
+        if request.endpoint == "chat/completions":
+            parsed = ChatRequest.parse(request.body, self._engine.name)
+            plan = await self._plan_chat(parsed, request.request_id)
+        else:
+            parsed = CompletionRequest.parse(request.body, self._engine.name)
+            plan = await self._plan_completion(parsed, request.request_id)
+        if parsed.stream:
+            return EngineResponse(self._stream(plan, parsed.include_usage), media_type="text/event-stream")
+        return EngineResponse(await self._whole(plan))
+
+    async def _plan_chat(self, request: ChatRequest, request_id: str) -> _Plan:
+        prompt = await self._in_thread(self._render, request)
+        top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        max_tokens = request.max_completion_tokens or request.max_tokens
+        sampling = self._sampling(request, [prompt], max_tokens, top_logprobs, "messages")
+        count = request.n or 1
+        documents = ChatDocuments(
+            f"chatcmpl-{request_id}", self._served_name, self._engine.tokenizer, bool(request.logprobs)
+        )
+        samplings = [sampling[0].for_choice(index) for index in range(count)]
+        return _Plan([prompt] * count, samplings, request.stop, Usage(len(prompt)), documents)
+
+    async def _plan_completion(self, request: CompletionRequest, request_id: str) -> _Plan:
+        prompts = [await self._in_thread(self._encode, prompt) for prompt in request.prompt]
+        samplings = self._sampling(request, prompts, request.max_tokens or 16, request.logprobs, "prompt")
+        count = request.n or 1
+        documents = CompletionDocuments(
+            f"cmpl-{request_id}",
+            self._served_name,
+            self._engine.tokenizer,
+            request.logprobs is not None,
+            echoes=[self._text(prompt) for prompt in request.prompt for _ in range(count)] if request.echo else (),
+        )
+        return _Plan(
+            [prompt for prompt in prompts for _ in range(count)],
+            [sampling.for_choice(index) for sampling in samplings for index in range(count)],
+            request.stop,
+            Usage(sum(map(len, prompts))),
+            documents,
+        )
+
+    def _render(self, request: ChatRequest) -> list[int]:
+        """The prompt of a conversation, by the model's own chat template."""
+        messages = [{"role": _template_role(m.role), "content": m.content or ""} for m in request.messages]
+        try:
+            text = self._engine.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template may raise anything, on purpose: roles in a wrong order, say
+            message = f"The model's chat template refuses these messages: {error}"
+            raise ApiError(400, message, param="messages", code="invalid_value") from error
+        return self._engine.tokenizer.encode(text, add_special_tokens=False)
+
+    def _encode(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self._engine.tokenizer.encode(prompt)
+        size = len(self._engine.tokenizer)
+        if outside := [token for token in prompt if token >= size]:
+            message = f"Token id {outside[0]} in 'prompt' is outside this model's vocabulary of {size}."
+            raise ApiError(400, message, param="prompt", code="invalid_value")
+        return prompt
+
+    def _text(self, prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
+
+    def _sampling(
+        self,
+        request: GenerationRequest,
+        prompts: Sequence[list[int]],
+        max_tokens: int | None,
+        logprobs: int | None,
+        param: str,
+    ) -> list[Sampling]:
+        """A sampling for each prompt, which differ where `max_tokens` is what each prompt leaves of the context."""
+        sampling = Sampling(
+            max_tokens=1,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            seed=request.seed,
+            logprobs=logprobs,
+        )
+        limit = self._engine.context_length
+        return [replace(sampling, max_tokens=fit(len(prompt), max_tokens, limit, param)) for prompt in prompts]
+
+    async def _whole(self, plan: _Plan) -> bytes:
+        tasks = [asyncio.ensure_future(gather(stream)) for stream in self._choices(plan)]
+        try:
+            choices = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return json.dumps(plan.documents.whole(choices, plan.usage), ensure_ascii=False).encode()
+
+    async def _stream(self, plan: _Plan, include_usage: bool) -> AsyncGenerator[bytes]:
+        """The answer's events. Nothing is sent before there is a token, so that an engine that fails before it can
+        still be answered by an error's status; a failure after it is an event."""
+        choices = self._choices(plan)
+        opened = False
+        try:
+            async with aclosing(merge(choices)) as merged:
+                async for index, delta in merged:
+                    if not opened:
+                        opened = True
+                        yield b"".join(map(event, plan.documents.opening(len(choices))))
+                    yield event(plan.documents.chunk(index, delta))
+        except Exception:
+            if not opened:
+                raise
+            logger.exception("generation failed in mid-stream")
+            # No [DONE] after this: a client must not take a broken answer for a whole one.
+            yield error_event("The engine failed while it answered.", "engine_error")
+            return
+        if include_usage:
+            yield event(plan.documents.usage_chunk(plan.usage))
+        yield DONE
+
+    def _choices(self, plan: _Plan) -> list[AsyncGenerator[Delta]]:
+        pairs = zip(plan.prompts, plan.samplings, strict=True)
+        return [deltas(self._engine, prompt, sampling, plan.stops, plan.usage) for prompt, sampling in pairs]
+
+    async def _in_thread(self, function: Any, *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._encoder, function, *args)
+
+
+def _template_role(role: str) -> str:
+    """`developer` is OpenAI's newer name of `system`; templates know only the latter."""
+    return "system" if role == "developer" else role
+
+
+def fit(prompt_tokens: int, max_tokens: int | None, context_length: int, param: str) -> int:
+    """How many tokens may be generated: `max_tokens`, or what the prompt leaves of the context.
+
+    Raises:
+        ApiError: 400 with both numbers, when it doesn't fit.
+    """
+    if prompt_tokens == 0:
+        raise ApiError(400, f"'{param}' has no tokens.", param=param, code="invalid_value")
+    wanted = prompt_tokens + (max_tokens or 1)
+    if wanted <= context_length:
+        return max_tokens or context_length - prompt_tokens
+    message = f"This model's maximum context length is {context_length} tokens, but "
+    if prompt_tokens >= context_length:
+        message += f"'{param}' has {prompt_tokens} tokens."
+    else:
+        message += f"{wanted} were requested: {prompt_tokens} in '{param}' and {max_tokens} to generate."
+    raise ApiError(400, message, param=param, code="context_length_exceeded")

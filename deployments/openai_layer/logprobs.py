@@ -1,0 +1,48 @@
+"""Tokens to OpenAI's two forms of log probabilities."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from deployments.openai_layer.text import Tokenizer, token_bytes
+from deployments.openai_layer.tokens import Token
+
+
+def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> dict[str, Any]:
+    """`choices[].logprobs` of a chat completion."""
+    return {"content": [_chat_token(tokenizer, token) for token in tokens], "refusal": None}
+
+
+def _chat_token(tokenizer: Tokenizer, token: Token) -> dict[str, Any]:
+    top = [_entry(tokenizer, token_id, logprob) for token_id, logprob in token.top]
+    return {**_entry(tokenizer, token.id, token.logprob), "top_logprobs": top}
+
+
+def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any]:
+    raw = token_bytes(tokenizer, token_id)
+    return {"token": printable(raw), "logprob": logprob, "bytes": list(raw)}
+
+
+def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion; `offset` is the text's length before these tokens, in characters."""
+    texts = [printable(token_bytes(tokenizer, token.id)) for token in tokens]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [
+            {printable(token_bytes(tokenizer, token_id)): logprob for token_id, logprob in token.top} or None
+            for token in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def printable(raw: bytes) -> str:
+    """A token's text; bytes that are no whole characters in OpenAI's form, `bytes:\\xe2\\x82`."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)

@@ -1,0 +1,202 @@
+"""OpenAI's request documents, as this layer honours them. What an engine can't honour is refused, never ignored.
+
+Source of the fields and their bounds: OpenAI's API reference, chat/completions/create and completions/create.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from deployments.errors import ApiError, from_validation_error
+
+MAX_CHOICES = 16
+MAX_STOP_STRINGS = 16
+MAX_TOP_LOGPROBS = 20
+
+
+def _strings(value: Any) -> Any:
+    """One string or an array of strings, as an array."""
+    if value is None or isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return [item for item in value if item]
+    raise ValueError("expected a string or an array of strings")
+
+
+def _content(value: Any) -> Any:
+    """A message's content as plain text: a string, or an array of text parts."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(_text_of_part(part, index) for index, part in enumerate(value))
+    raise ValueError("expected a string or an array of content parts")
+
+
+def _text_of_part(part: Any, index: int) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise ValueError(f"content part {index} has no 'type'")
+    if kind != "text":
+        raise ValueError(f"content part {index} is of type '{kind}'; this engine takes only 'text'")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise ValueError(f"content part {index} has no 'text' string")
+    return text
+
+
+def _prompts(value: Any) -> Any:
+    """A completion's prompt as a list of prompts, each a string or a list of token ids."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(_is_token(item) for item in value):
+            return [value]
+        if all(isinstance(item, str) or _is_token_list(item) for item in value):
+            return value
+    raise ValueError("expected a string, an array of strings, an array of token ids, or an array of such arrays")
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_token_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_token(item) for item in value)
+
+
+Unsupported = Annotated[Any, Field(default=None, description="Refused unless null or without effect.")]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(_Document):
+    include_usage: bool | None = None
+
+
+class GenerationRequest(_Document):
+    """What chat and completions have in common."""
+
+    # Values of a field that ask for nothing; any other value of it is a 400 that names the field and the engine.
+    without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "frequency_penalty": (None, 0),
+        "presence_penalty": (None, 0),
+        "logit_bias": (None, {}),
+    }
+
+    model: str = Field(description="A model's name, as `/v1/models` lists it.")
+    max_tokens: int | None = Field(None, ge=1, description="Most tokens to generate; default: what the context leaves.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default 1.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Nucleus sampling; default 1.")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed and request, same answer.")
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Choices to generate; default 1.")
+    stop: Annotated[list[str], BeforeValidator(_strings), Field(max_length=MAX_STOP_STRINGS)] = []
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    frequency_penalty: Unsupported
+    presence_penalty: Unsupported
+    logit_bias: Unsupported
+
+    @classmethod
+    def parse(cls, body: bytes, engine: str) -> Self:
+        """The request in `body`.
+
+        Raises:
+            ApiError: 400, with the field at fault; also for a field that `engine` can't honour.
+        """
+        try:
+            request = cls.model_validate_json(body)
+        except ValidationError as error:
+            raise from_validation_error(error, cls.model_fields) from None
+        request._refuse_unsupported(engine)
+        if request.stream_options is not None and not request.stream:
+            message = "'stream_options' is only allowed when 'stream' is true."
+            raise ApiError(400, message, param="stream_options", code="invalid_value")
+        return request
+
+    def _refuse_unsupported(self, engine: str) -> None:
+        for name, neutral in self.without_effect.items():
+            if getattr(self, name) not in neutral:
+                message = f"'{name}' is not supported by the {engine} engine."
+                raise ApiError(400, message, param=name, code="unsupported_parameter")
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class Message(_Document):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str | None, BeforeValidator(_content)] = None
+    name: str | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """`POST /v1/chat/completions`."""
+
+    without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.without_effect,
+        "tools": (None, []),
+        "tool_choice": (None, "none", "auto"),
+        "functions": (None, []),
+        "function_call": (None, "none", "auto"),
+        "response_format": (None, {"type": "text"}),
+        "modalities": (None, ["text"]),
+        "audio": (None,),
+        "prediction": (None,),
+        "reasoning_effort": (None, "none"),
+        "web_search_options": (None,),
+        "store": (None, False),
+    }
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, description="As max_tokens; wins where both are given.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    tools: Unsupported
+    tool_choice: Unsupported
+    functions: Unsupported
+    function_call: Unsupported
+    response_format: Unsupported
+    modalities: Unsupported
+    audio: Unsupported
+    prediction: Unsupported
+    reasoning_effort: Unsupported
+    web_search_options: Unsupported
+    store: Unsupported
+
+    @classmethod
+    def parse(cls, body: bytes, engine: str) -> Self:
+        request = super().parse(body, engine)
+        if request.top_logprobs and not request.logprobs:
+            message = "'top_logprobs' is only allowed when 'logprobs' is true."
+            raise ApiError(400, message, param="top_logprobs", code="invalid_value")
+        for index, message_ in enumerate(request.messages):
+            if message_.content is None:
+                param = f"messages[{index}].content"
+                raise ApiError(400, f"Missing required parameter: '{param}'.", param=param, code="missing_parameter")
+        return request
+
+
+class CompletionRequest(GenerationRequest):
+    """`POST /v1/completions`."""
+
+    without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.without_effect,
+        "best_of": (None, 1),
+        "suffix": (None, ""),
+    }
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts), Field(min_length=1, max_length=256)]
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    best_of: Unsupported
+    suffix: Unsupported

@@ -1,0 +1,122 @@
+"""A pool: the Serve deployment that hosts one engine, and the builder of its application."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any, cast
+
+from ray import serve
+from ray.serve import Application
+
+from deployments import environments, guard, registry
+from deployments.config import PoolConfig
+from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse
+from deployments.errors import ApiError, internal_error, unavailable
+from deployments.wire import Head, WireRequest, WireResponse, unpack
+
+logger = logging.getLogger("ray.serve")
+
+ENGINE_RESTART_S = 30  # what a client is told to wait while a dead engine's replica is replaced
+
+
+class Pool:
+    """One replica: an engine, and the two ways to ask it.
+
+    Ray cancels the call when the client leaves; that closes the engine's stream, which aborts generation.
+    """
+
+    def __init__(self, engine: Engine, engine_name: str) -> None:
+        self._engine = engine
+        self._engine_name = engine_name
+
+    async def respond(self, request: WireRequest) -> WireResponse:
+        """A whole answer."""
+        response = await self._answer(unpack(request))
+        if not isinstance(response.body, bytes):
+            raise TypeError(f"{request['endpoint']}: the engine streams an answer that was not to be streamed")
+        return {**self._head(response), "body": response.body}
+
+    async def stream(self, request: WireRequest) -> AsyncGenerator[Head | bytes]:
+        """An answer as it is made: its head, then its bytes. The head waits for the first byte, so that an engine
+        that fails before it gives an error's status."""
+        response = await self._answer(unpack(request))
+        if isinstance(response.body, bytes):
+            yield self._head(response)
+            yield response.body
+            return
+        async with aclosing(cast("AsyncGenerator[bytes]", response.body)) as body:
+            try:
+                first = await anext(body, b"")
+            except Exception as error:
+                failed = _failure(error)
+                yield self._head(failed)
+                yield cast("bytes", failed.body)
+                return
+            yield self._head(response)
+            yield first
+            async for chunk in body:
+                yield chunk
+
+    async def _answer(self, request: EngineRequest) -> EngineResponse:
+        try:
+            return await self._engine.handle(request)
+        except Exception as error:
+            return _failure(error)
+
+    def _head(self, response: EngineResponse) -> Head:
+        headers = {**response.headers, "x-enginehouse-engine": self._engine_name}
+        return {"status": response.status, "media_type": response.media_type, "headers": headers}
+
+    async def stats(self) -> dict[str, Any]:
+        return asdict(await self._engine.stats())
+
+    async def check_health(self) -> None:
+        await self._engine.health()
+
+
+def _failure(error: Exception) -> EngineResponse:
+    """The envelope for what went wrong before the first byte."""
+    match error:
+        case ApiError():
+            api_error = error
+        case EngineDeadError():
+            logger.error("%s", error)
+            api_error = unavailable("The engine failed and is being replaced.", "engine_dead", ENGINE_RESTART_S)
+        case _:
+            logger.error("the engine failed a request", exc_info=error)
+            api_error = internal_error()
+    return EngineResponse(api_error.body(), api_error.status, headers=api_error.headers)
+
+
+class PoolReplica(Pool):
+    """A `Pool` in a Serve replica, which starts and stops the engine."""
+
+    async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        guard.contain()
+        pool = PoolConfig.model_validate(config)
+        super().__init__(registry.create(pool.engine, pool.pool_model, pool.engine_args), pool.engine)
+        await self._engine.start()
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            await self._engine.stop()
+
+
+deployment = serve.deployment(
+    name="Pool",
+    # Ray's own default of 5 starves an engine that batches.
+    max_ongoing_requests=256,
+    health_check_period_s=5,
+    health_check_timeout_s=30,
+    graceful_shutdown_timeout_s=60,
+)(PoolReplica)
+
+
+def build(args: PoolConfig) -> Application:
+    """The application of a pool, for `import_path: deployments.pool:build`."""
+    options: dict[str, Any] = {"num_cpus": 1}
+    if args.engine in environments.ENGINES:
+        # A launcher on PATH, so that one config serves every node: see deployments/environments.py.
+        options["runtime_env"] = {"py_executable": f"engine-python {args.engine}"}
+    return deployment.options(ray_actor_options=options).bind(args.model_dump())

@@ -1,0 +1,48 @@
+"""Which engines there are. The only place that names an adapter; adapters are imported when they are needed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel
+
+from deployments.engine import Engine, PoolModel
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Where an engine's adapter is: "module:class" each, light to import, without the engine itself."""
+
+    adapter: str
+    args: str  # of its engine_args
+
+
+ENGINES: Mapping[str, EngineSpec] = {
+    "transformers": EngineSpec(
+        "deployments.transformers:TransformersEngine", "deployments.transformers:TransformersArgs"
+    ),
+    "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
+}
+
+
+def parse_args(engine: str, args: Mapping[str, Any]) -> BaseModel:
+    """An engine's `engine_args`, typed.
+
+    Raises:
+        pydantic.ValidationError: they don't fit.
+    """
+    model: type[BaseModel] = _load(ENGINES[engine].args)
+    return model.model_validate(args)
+
+
+def create(engine: str, model: PoolModel, args: Mapping[str, Any]) -> Engine:
+    """The engine, not yet started."""
+    adapter: type[Any] = _load(ENGINES[engine].adapter)
+    created: Engine = adapter(model, parse_args(engine, args))
+    return created
+
+
+def _load(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)

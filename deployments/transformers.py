@@ -1,0 +1,206 @@
+"""Transformers' continuous batching as an engine: runs any causal model on any machine, fast on none.
+
+It relies on internals of transformers' continuous batching (the logits processor's row order, the scheduler's
+tables): the extra pins one minor version, and tests hold what is used here.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deployments import models
+from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
+from deployments.openai_layer.layer import OpenAILayer
+from deployments.openai_layer.text import Tokenizer
+from deployments.openai_layer.tokens import Sampling, Token
+from deployments.sampling import TokenChooser, per_request_sampling
+
+logger = logging.getLogger(__name__)
+
+
+class TransformersArgs(BaseModel):
+    """`engine_args` of a Transformers pool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and KV cache.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: a GPU if the replica has one.")
+    max_model_len: int | None = Field(
+        None, ge=16, description="Most tokens of prompt and answer; default: the lesser of the model's and the cache's."
+    )
+    kv_cache_tokens: int = Field(8192, ge=256, description="KV cache, in tokens, shared by all running requests.")
+    block_size: int = Field(32, ge=1, le=1024, description="Tokens a KV-cache block.")
+    max_num_batched_tokens: int = Field(512, ge=16, description="Most tokens a forward pass; prefill is cut to fit.")
+    max_num_seqs: int = Field(32, ge=1, description="Most requests that run together; others wait.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of a forward pass; default: all of the machine's.")
+
+
+class TransformersEngine(Engine):
+    """A causal language model under transformers' continuous batching, in this process."""
+
+    name = "transformers"
+
+    def __init__(self, model: PoolModel, args: TransformersArgs) -> None:
+        self._model = model
+        self._args = args
+        self._ids = itertools.count()
+        self._manager: Any = None
+        self._tokenizer: Any = None
+        self._layer: OpenAILayer | None = None
+        self.context_length = 0
+        self.eos_token_ids: frozenset[int] = frozenset()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        tokenizer: Tokenizer = self._tokenizer
+        return tokenizer
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._load)
+        self._layer = OpenAILayer(self, self._model.served_name)
+        warm_up = self._tokenizer.encode("Hello")
+        async for _ in self.generate(warm_up, Sampling(max_tokens=2, temperature=0)):
+            pass
+
+    def _load(self) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        path = models.resolve(self._model.source, self._model.revision)
+        device = self._device(torch.cuda.is_available())
+        if device == "cpu":
+            torch.set_num_threads(self._args.threads or len(os.sched_getaffinity(0)))
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, self._args.dtype), attn_implementation="sdpa"
+        ).to(device)
+        self.eos_token_ids = _eos_token_ids(model.generation_config.eos_token_id, self._tokenizer.eos_token_id)
+        self.context_length = self._context_length(model.config)
+        self._manager = self._start_batching(model)
+
+    def _device(self, has_cuda: bool) -> str:
+        if self._args.device == "auto":
+            return "cuda" if has_cuda else "cpu"
+        return self._args.device
+
+    def _context_length(self, config: Any) -> int:
+        """One request larger than the cache would kill the batching thread: the context never exceeds it."""
+        trained = getattr(config.get_text_config(), "max_position_embeddings", None) or self._args.kv_cache_tokens
+        return min(trained, self._cache_tokens, self._args.max_model_len or trained)
+
+    @property
+    def _cache_tokens(self) -> int:
+        return self._args.kv_cache_tokens // self._args.block_size * self._args.block_size
+
+    def _start_batching(self, model: Any) -> Any:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        eos = sorted(self.eos_token_ids)
+        pad = self._tokenizer.pad_token_id
+        manager = model.init_continuous_batching(
+            generation_config=GenerationConfig(
+                do_sample=False, eos_token_id=eos or None, pad_token_id=eos[0] if pad is None and eos else pad
+            ),
+            continuous_batching_config=ContinuousBatchingConfig(
+                num_blocks=self._cache_tokens // self._args.block_size,
+                page_size=self._args.block_size,
+                max_batch_tokens=self._args.max_num_batched_tokens,
+                max_requests_per_batch=self._args.max_num_seqs,
+            ),
+        )
+        manager.logit_processor = per_request_sampling()
+        manager.start()
+        return manager
+
+    async def handle(self, request: EngineRequest) -> EngineResponse:
+        assert self._layer is not None, "start() comes first"
+        return await self._layer.handle(request)
+
+    async def generate(self, prompt: list[int], sampling: Sampling) -> AsyncGenerator[Token]:
+        request_id = f"{next(self._ids)}"
+        chooser = TokenChooser(sampling)
+        outputs: asyncio.Queue[Any] = asyncio.Queue()
+        self._raise_if_dead()
+        self._manager.register_result_handler(request_id, outputs.put_nowait)
+        finished = False
+        try:
+            self._manager.add_request(
+                prompt,
+                request_id=request_id,
+                max_new_tokens=sampling.max_tokens,
+                eos_token_id=sorted(self.eos_token_ids) or -1,
+                streaming=True,
+                chooser=chooser,
+            )
+            sent = 0
+            while not finished:
+                output = await self._next(outputs)
+                finished = output.is_finished()
+                if output.error is not None:
+                    raise EngineDeadError(f"transformers failed a request: {output.error}")
+                for token_id in output.generated_tokens[sent:]:
+                    yield chooser.token(sent, token_id)
+                    sent += 1
+        finally:
+            if not finished:
+                self._cancel(request_id)
+
+    async def _next(self, outputs: "asyncio.Queue[Any]") -> Any:
+        """The next output; looks now and then whether the batching thread is there to send one."""
+        while True:
+            try:
+                return await asyncio.wait_for(outputs.get(), timeout=5)
+            except TimeoutError:
+                self._raise_if_dead()
+
+    def _cancel(self, request_id: str) -> None:
+        self._manager.cancel_request(request_id)
+        router = self._manager.output_router
+        with router._lock:
+            router.result_handlers.pop(request_id, None)
+        # Outputs without a handler are kept for nobody.
+        with contextlib.suppress(Exception):
+            while not router.output_queue.empty():
+                router.output_queue.get_nowait()
+
+    def _raise_if_dead(self) -> None:
+        manager = self._manager
+        if manager is None:
+            raise EngineDeadError("transformers is not started")
+        if (error := manager.background_thread_status.fatal_error) is not None:
+            raise EngineDeadError(f"transformers' batching thread died: {error}")
+        if (refusal := manager.background_thread_status.can_accept_new_requests()) is not None:
+            raise EngineDeadError(f"transformers takes no more requests: {refusal}")
+
+    async def health(self) -> None:
+        self._raise_if_dead()
+
+    async def stats(self) -> EngineStats:
+        self._raise_if_dead()
+        processor = self._manager.batch_processor
+        if processor is None:
+            return EngineStats(running=0, waiting=self._manager.input_queue.qsize())
+        scheduler = processor.scheduler
+        waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
+        return EngineStats(running=len(scheduler.active_requests), waiting=waiting)
+
+    async def stop(self) -> None:
+        if self._layer is not None:
+            self._layer.close()
+        manager, self._manager = self._manager, None
+        if manager is not None:
+            await asyncio.to_thread(manager.stop, block=True, timeout=10, hard_stop=True)
+
+
+def _eos_token_ids(*sources: int | list[int] | None) -> frozenset[int]:
+    """All tokens that end an answer: a model's generation config often lists more than its tokenizer."""
+    ids: set[int] = set()
+    for source in sources:
+        ids.update([source] if isinstance(source, int) else source or [])
+    return frozenset(ids)

@@ -1,0 +1,171 @@
+"""vLLM as an engine, in process, through vLLM's own OpenAI layer. Imports vLLM only when it starts."""
+
+import asyncio
+import os
+from argparse import Namespace
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import fields
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from deployments import models
+from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
+from deployments.environments import machine_variant
+from deployments.errors import ApiError, from_validation_error, unknown_keys
+
+# vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
+# most of the memory there is.
+CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+# bfloat16 loses to float32 on CPUs without AMX; blocks of 32 let short prompts hit the prefix cache.
+CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
+
+# Fields of OpenAI's API that ask nothing of an engine.
+HARMLESS = frozenset({"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"})
+
+
+class VllmArgs(BaseModel):
+    """`engine_args` of a vLLM pool: vLLM's own engine and frontend arguments, by their Python names.
+
+    vLLM itself judges them when the pool starts: only its environment knows them all.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class VllmEngine(Engine):
+    """An `AsyncLLM`, whose engine core is a child process, under vLLM's OpenAI handlers."""
+
+    name = "vllm"
+
+    def __init__(self, model: PoolModel, args: VllmArgs) -> None:
+        self._model = model
+        self._args = dict(args.model_extra or {})
+        self._engine: Any = None
+        self._counts: Any = None
+        self._handlers: dict[str, tuple[type[BaseModel], Any]] = {}
+
+    async def start(self) -> None:
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        if machine_variant() == "cpu":
+            for name, value in CPU_ENVIRONMENT.items():
+                os.environ.setdefault(name, value)
+        path = await asyncio.to_thread(models.resolve, self._model.source, self._model.revision)
+        await self._start_engine({"model": str(path), "served_model_name": [self._model.served_name]})
+        await self.handle(EngineRequest("completions", b'{"prompt": "Hello", "max_tokens": 2}', "warm-up"))
+
+    async def _start_engine(self, where: dict[str, Any]) -> None:
+        from starlette.datastructures import State
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.entrypoints.launchers.cli_args import FrontendArgs
+        from vllm.entrypoints.openai.api_server import init_app_state
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        given = where | (CPU_ARGS if machine_variant() == "cpu" else {}) | self._args
+        engine_names, frontend_names = _names(AsyncEngineArgs), _names(FrontendArgs)
+        if unknown := unknown_keys(given, engine_names | frontend_names, "engine_args key"):
+            raise ValueError(" ".join(unknown))
+        engine_args = AsyncEngineArgs(**{name: value for name, value in given.items() if name in engine_names})
+        frontend_args = FrontendArgs(**{name: value for name, value in given.items() if name in frontend_names})
+        self._counts = counts = _make_counter()
+        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[lambda *_: counts])
+        state = State()
+        tasks = await self._engine.get_supported_tasks()
+        await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
+        self._handlers = {
+            "chat/completions": (ChatCompletionRequest, state.openai_serving_chat.create_chat_completion),
+            "completions": (CompletionRequest, state.openai_serving_completion.create_completion),
+        }
+
+    async def handle(self, request: EngineRequest) -> EngineResponse:
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+        schema, handler = self._handlers[request.endpoint]
+        parsed = parse(schema, request, self._model.served_name)
+        try:
+            answer = await handler(parsed, None)
+        except VllmDeadError as error:
+            raise EngineDeadError(f"vLLM's engine core died: {error}") from error
+        except (ValueError, TypeError, OverflowError) as error:
+            # What vLLM's own server answers with a 400: its handlers leave this to exception handlers of the app.
+            raise ApiError(400, str(error), param=getattr(error, "parameter", None)) from error
+        if hasattr(answer, "error"):
+            raise _api_error(answer.error)
+        if hasattr(answer, "model_dump_json"):
+            return EngineResponse(answer.model_dump_json().encode())
+        return EngineResponse(_events(answer), media_type="text/event-stream")
+
+    async def health(self) -> None:
+        try:
+            await self._engine.check_health()
+        except Exception as error:
+            raise EngineDeadError(f"vLLM is not healthy: {error}") from error
+
+    async def stats(self) -> EngineStats:
+        # The scheduler reports only while it steps: after the last request has gone, its last report is stale.
+        if not self._engine.output_processor.has_unfinished_requests():
+            return EngineStats(running=0, waiting=0)
+        return EngineStats(running=self._counts.running, waiting=self._counts.waiting)
+
+    async def stop(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown)
+
+
+def parse(schema: type[BaseModel], request: EngineRequest, served_name: str) -> BaseModel:
+    """The request as vLLM's own type, under the one model name that this engine knows.
+
+    Raises:
+        ApiError: 400, also for a field that vLLM would ignore.
+    """
+    try:
+        parsed = schema.model_validate_json(request.body)
+    except ValidationError as error:
+        raise from_validation_error(error, schema.model_fields) from None
+    extra = (parsed.model_extra or {}).keys() - HARMLESS
+    if unknown := unknown_keys(sorted(extra), schema.model_fields):
+        raise ApiError(400, unknown[0], param=min(extra), code="unknown_parameter")
+    return parsed.model_copy(update={"model": served_name, "request_id": request.request_id})
+
+
+def _names(dataclass: Any) -> set[str]:
+    return {field.name for field in fields(dataclass)}
+
+
+def _api_error(error: Any) -> ApiError:
+    """vLLM's error as ours: it writes the HTTP status into `code`."""
+    status = int(error.code)
+    code = "context_length_exceeded" if "maximum context length" in error.message else None
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return ApiError(status, error.message, type=kind, param=error.param, code=code)
+
+
+async def _events(stream: AsyncIterator[str]) -> AsyncGenerator[bytes]:
+    """vLLM's events; its `[DONE]` after an error would make a client take a broken answer for a whole one."""
+    broken = False
+    async for event in stream:
+        broken = broken or event.startswith('data: {"error"')
+        if not (broken and event.startswith("data: [DONE]")):
+            yield event.encode()
+
+
+def _make_counter() -> Any:
+    """A vLLM stat logger that keeps the scheduler's last counts."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Counter(StatLoggerBase):  # type: ignore[misc,unused-ignore]
+        def __init__(self) -> None:
+            self.running = self.waiting = 0
+
+        def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+            if scheduler_stats is not None:
+                self.running = scheduler_stats.num_running_reqs
+                self.waiting = scheduler_stats.num_waiting_reqs
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    return Counter()
