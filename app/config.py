@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 ENVIRONMENT_PREFIX = "ENGINEHOUSE_INGRESS_"
 
 
+class IngressArgs(BaseModel):
+    """`args` of the ingress's application: none. Its settings are its `user_config`, which can change live."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class ModelConfig(BaseModel):
     """A model that clients may name."""
 

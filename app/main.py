@@ -3,19 +3,12 @@
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 
-from app.config import load_ingress_config
+from app.config import IngressArgs, load_ingress_config
 from app.ingress import Gateway, create_app
 from app.pools import PoolDirectory
-
-
-class IngressArgs(BaseModel):
-    """`args` of the ingress's application: none. Its settings are its `user_config`, which can change live."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 # FastAPI's application is made in the replica, not pickled into it: no FastAPI version's class-based views matter.

@@ -1,8 +1,8 @@
 """The settings of a pool, typed. Unknown keys are refused."""
 
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from deployments import registry
 from deployments.engine import PoolModel
@@ -32,10 +32,17 @@ class PoolConfig(BaseModel):
             raise ValueError(f"no engine '{value}'; there are: {', '.join(sorted(registry.ENGINES))}")
         return value
 
-    @model_validator(mode="after")
-    def _known_engine_args(self) -> Self:
-        registry.parse_args(self.engine, self.engine_args)
-        return self
+    def typed_engine_args(self) -> BaseModel:
+        """`engine_args` as the engine's own type.
+
+        Raises:
+            pydantic.ValidationError: they don't fit.
+        """
+        return self.engine_args_type.model_validate(self.engine_args)
+
+    @property
+    def engine_args_type(self) -> type[BaseModel]:
+        return registry.args_type(self.engine)
 
     @property
     def pool_model(self) -> PoolModel:

@@ -95,7 +95,7 @@ class PoolReplica(Pool):
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         guard.contain()
         pool = PoolConfig.model_validate(config)
-        super().__init__(registry.create(pool.engine, pool.pool_model, pool.engine_args), pool.engine)
+        super().__init__(registry.create(pool.engine, pool.pool_model, pool.typed_engine_args()), pool.engine)
         await self._engine.start()
 
     async def __del__(self) -> None:
@@ -115,6 +115,7 @@ deployment = serve.deployment(
 
 def build(args: PoolConfig) -> Application:
     """The application of a pool, for `import_path: deployments.pool:build`."""
+    args.typed_engine_args()  # refuse what doesn't fit before a replica is started for it
     options: dict[str, Any] = {"num_cpus": 1}
     if args.engine in environments.ENGINES:
         # A launcher on PATH, so that one config serves every node: see deployments/environments.py.

@@ -26,20 +26,16 @@ ENGINES: Mapping[str, EngineSpec] = {
 }
 
 
-def parse_args(engine: str, args: Mapping[str, Any]) -> BaseModel:
-    """An engine's `engine_args`, typed.
-
-    Raises:
-        pydantic.ValidationError: they don't fit.
-    """
-    model: type[BaseModel] = _load(ENGINES[engine].args)
-    return model.model_validate(args)
+def args_type(engine: str) -> type[BaseModel]:
+    """The type of an engine's `engine_args`."""
+    found: type[BaseModel] = _load(ENGINES[engine].args)
+    return found
 
 
-def create(engine: str, model: PoolModel, args: Mapping[str, Any]) -> Engine:
-    """The engine, not yet started."""
+def create(engine: str, model: PoolModel, args: BaseModel) -> Engine:
+    """The engine, not yet started; `args` is of its `args_type`."""
     adapter: type[Any] = _load(ENGINES[engine].adapter)
-    created: Engine = adapter(model, parse_args(engine, args))
+    created: Engine = adapter(model, args)
     return created
 
 

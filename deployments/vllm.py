@@ -13,6 +13,7 @@ from deployments import models
 from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
 from deployments.environments import machine_variant
 from deployments.errors import ApiError, from_validation_error, unknown_keys
+from deployments.openai_layer.schema import ChatRequest, CompletionRequest
 
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
 # most of the memory there is.
@@ -21,7 +22,8 @@ CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPAC
 CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
 
 # Fields of OpenAI's API that ask nothing of an engine.
-HARMLESS = frozenset({"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "modalities"})
+HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
+OPENAI_FIELDS = frozenset(ChatRequest.model_fields) | frozenset(CompletionRequest.model_fields)
 
 
 class VllmArgs(BaseModel):
@@ -60,7 +62,7 @@ class VllmEngine(Engine):
         from vllm.entrypoints.launchers.cli_args import FrontendArgs
         from vllm.entrypoints.openai.api_server import init_app_state
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest as TextCompletionRequest
         from vllm.v1.engine.async_llm import AsyncLLM
 
         given = where | (CPU_ARGS if machine_variant() == "cpu" else {}) | self._args
@@ -76,26 +78,26 @@ class VllmEngine(Engine):
         await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
         self._handlers = {
             "chat/completions": (ChatCompletionRequest, state.openai_serving_chat.create_chat_completion),
-            "completions": (CompletionRequest, state.openai_serving_completion.create_completion),
+            "completions": (TextCompletionRequest, state.openai_serving_completion.create_completion),
         }
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
+        from vllm.exceptions import VLLMError
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
         schema, handler = self._handlers[request.endpoint]
-        parsed = parse(schema, request, self._model.served_name)
         try:
-            answer = await handler(parsed, None)
+            answer = await handler(parse(schema, request, self._model.served_name), None)
         except VllmDeadError as error:
             raise EngineDeadError(f"vLLM's engine core died: {error}") from error
-        except (ValueError, TypeError, OverflowError) as error:
-            # What vLLM's own server answers with a 400: its handlers leave this to exception handlers of the app.
-            raise ApiError(400, str(error), param=getattr(error, "parameter", None)) from error
+        except (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError) as error:
+            # vLLM's own server leaves these to the exception handlers of its app.
+            raise translate(error, request) from error
         if hasattr(answer, "error"):
-            raise _api_error(answer.error)
+            raise api_error(answer.error, answer.error.message, request)
         if hasattr(answer, "model_dump_json"):
             return EngineResponse(answer.model_dump_json().encode())
-        return EngineResponse(_events(answer), media_type="text/event-stream")
+        return EngineResponse(events(answer), media_type="text/event-stream")
 
     async def health(self) -> None:
         try:
@@ -125,31 +127,55 @@ def parse(schema: type[BaseModel], request: EngineRequest, served_name: str) -> 
         parsed = schema.model_validate_json(request.body)
     except ValidationError as error:
         raise from_validation_error(error, schema.model_fields) from None
-    extra = (parsed.model_extra or {}).keys() - HARMLESS
-    if unknown := unknown_keys(sorted(extra), schema.model_fields):
-        raise ApiError(400, unknown[0], param=min(extra), code="unknown_parameter")
+    for name in sorted((parsed.model_extra or {}).keys() - HARMLESS):
+        if name in OPENAI_FIELDS:
+            message = f"'{name}' is not supported by the vllm engine."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+        raise ApiError(400, unknown_keys([name], schema.model_fields)[0], param=name, code="unknown_parameter")
     return parsed.model_copy(update={"model": served_name, "request_id": request.request_id})
 
 
-def _names(dataclass: Any) -> set[str]:
-    return {field.name for field in fields(dataclass)}
+def translate(error: Exception, request: EngineRequest) -> ApiError:
+    """The answer that vLLM's own server would give to `error`."""
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    if isinstance(error, ApiError):
+        return error
+    # An exception's own message, without the parameter and value that vLLM adds when it is printed.
+    message = str(error.args[0]) if error.args else str(error)
+    return api_error(create_error_response(error).error, message, request)
 
 
-def _api_error(error: Any) -> ApiError:
+def api_error(error: Any, message: str, request: EngineRequest) -> ApiError:
     """vLLM's error as ours: it writes the HTTP status into `code`."""
-    status = int(error.code)
-    code = "context_length_exceeded" if "maximum context length" in error.message else None
+    status, code = int(error.code), None
+    if "maximum context length" in message or "max_model_len" in message:
+        code = "context_length_exceeded"
+    param = _blamed(error.param, message, request) if status < 500 else None
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return ApiError(status, error.message, type=kind, param=error.param, code=code)
+    return ApiError(status, message, type=kind, param=param, code=code)
 
 
-async def _events(stream: AsyncIterator[str]) -> AsyncGenerator[bytes]:
+def _blamed(param: str | None, message: str, request: EngineRequest) -> str:
+    """The request's field at fault. vLLM often names none, or one of its own (`input_tokens`): then it is the field
+    that its message begins with, else the prompt."""
+    first_word = message.partition(" ")[0].strip("'`")
+    prompt = "messages" if request.endpoint == "chat/completions" else "prompt"
+    candidates = (param, first_word, "tools" if "tool" in message else None)
+    return next((name for name in candidates if name in OPENAI_FIELDS), prompt)
+
+
+async def events(stream: AsyncIterator[str]) -> AsyncGenerator[bytes]:
     """vLLM's events; its `[DONE]` after an error would make a client take a broken answer for a whole one."""
     broken = False
     async for event in stream:
         broken = broken or event.startswith('data: {"error"')
         if not (broken and event.startswith("data: [DONE]")):
             yield event.encode()
+
+
+def _names(dataclass: Any) -> set[str]:
+    return {field.name for field in fields(dataclass)}
 
 
 def _make_counter() -> Any:

@@ -37,6 +37,7 @@ class OpenAILayer:
     def __init__(self, engine: TokenEngine, served_name: str) -> None:
         self._engine = engine
         self._served_name = served_name
+        self._longest_token: int | None = None  # in characters
         # One thread: Hugging Face tokenizers change state of their own while they encode.
         self._encoder = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
@@ -100,16 +101,30 @@ class OpenAILayer:
         except Exception as error:  # a template may raise anything, on purpose: roles in a wrong order, say
             message = f"The model's chat template refuses these messages: {error}"
             raise ApiError(400, message, param="messages", code="invalid_value") from error
+        self._refuse_hopeless(text, "messages")
         return self._engine.tokenizer.encode(text, add_special_tokens=False)
 
     def _encode(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
+            self._refuse_hopeless(prompt, "prompt")
             return self._engine.tokenizer.encode(prompt)
         size = len(self._engine.tokenizer)
         if outside := [token for token in prompt if token >= size]:
             message = f"Token id {outside[0]} in 'prompt' is outside this model's vocabulary of {size}."
             raise ApiError(400, message, param="prompt", code="invalid_value")
         return prompt
+
+    def _refuse_hopeless(self, text: str, param: str) -> None:
+        """Refuse a text that can't fit whatever its tokens are, before seconds are spent on them."""
+        if self._longest_token is None:
+            self._longest_token = max(map(len, self._engine.tokenizer.get_vocab()))
+        limit = self._engine.context_length
+        at_least = len(text) // self._longest_token
+        if at_least > limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens, but '{param}' has over {at_least} tokens."
+            )
+            raise ApiError(400, message, param=param, code="context_length_exceeded")
 
     def _text(self, prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)

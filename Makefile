@@ -1,0 +1,33 @@
+# `make help` tells what there is.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PORT ?=
+CONFIG ?= serve_config.yaml
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+
+help: ## Show this help
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+.venv/installed: pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Enginehouse needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Name another: make PYTHON=python3.11 ...")'
+	@echo "Installing into .venv (some minutes, 2 GB; once)"
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check --quiet --upgrade-strategy only-if-needed -c constraints.txt -e '.[transformers,dev]'
+	@touch $@
+
+install: .venv/installed ## Make .venv and install Enginehouse and the Transformers engine into it
+
+serve: .venv/installed ## Serve CONFIG (serve_config.yaml) on PORT (the config's, 8000); installs and fetches what is missing
+	@exec $(BIN)/enginehouse serve $(CONFIG) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+lint: .venv/installed ## Run ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## Run ruff, mypy and all tests: make test ARGS="-k cancel"
+	$(BIN)/pytest $(ARGS)
+
+.PHONY: help install serve lint test

@@ -1,0 +1,197 @@
+"""Checks a config file without starting anything, and without importing Ray or an engine."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from app.config import IngressArgs, IngressConfig, load_ingress_config
+from app.environment import unknown_variables
+from app.serve_file import ApplicationOptions, ServeFile
+from app.yaml_lines import Document, Location, YamlError, load
+from deployments.config import PoolConfig
+from deployments.errors import dotted, sentence, unknown_keys
+
+INGRESS = "app.main:build"
+POOL = "deployments.pool:build"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, where, and what to do."""
+
+    where: str  # the key, in dotted form; "" for the file as a whole
+    message: str
+    line: int | None = None  # counted from 1
+
+    def __str__(self) -> str:
+        parts = (f"line {self.line}" if self.line else "", self.where, self.message)
+        return ": ".join(part for part in parts if part)
+
+
+@dataclass(slots=True)
+class Checked:
+    """A file as far as it could be read, and what is wrong with it."""
+
+    file: ServeFile | None = None
+    pools: dict[str, PoolConfig] = field(default_factory=dict)  # by application name
+    ingress: IngressConfig | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def check_file(path: Path, environ: Mapping[str, str] = os.environ) -> Checked:
+    """Read and check `path`. Never raises for what is in the file: that becomes a problem."""
+    checked = Checked(problems=[Problem("", message) for message in unknown_variables(environ)])
+    try:
+        document = load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        checked.problems.append(Problem("", f"Cannot read {path}: {reason}."))
+        return checked
+    except YamlError as error:
+        checked.problems.append(Problem("", str(error), error.line))
+        return checked
+    _Checker(document, checked, environ).run()
+    checked.problems.sort(key=lambda problem: problem.line or 0)
+    return checked
+
+
+class _Checker:
+    def __init__(self, document: Document, checked: Checked, environ: Mapping[str, str]) -> None:
+        self._document = document
+        self._checked = checked
+        self._environ = environ
+
+    def run(self) -> None:
+        file = self._parse(ServeFile, self._document.value, ())
+        if not isinstance(file, ServeFile):
+            return
+        self._checked.file = file
+        self._check_names(file.applications)
+        for index, application in enumerate(file.applications):
+            self._check_application(application, ("applications", index))
+        if self._checked.ingress is not None:
+            self._check_models(self._checked.ingress)
+
+    def _check_names(self, applications: Sequence[ApplicationOptions]) -> None:
+        names: set[str] = set()
+        for index, application in enumerate(applications):
+            if application.name in names:
+                message = f"The name '{application.name}' is taken by an application above; names must differ."
+                self._problem(("applications", index, "name"), message)
+            names.add(application.name)
+        if not any(application.import_path == INGRESS for application in applications):
+            message = f"No application has 'import_path: {INGRESS}', so nothing would answer. Add the ingress."
+            self._problem(("applications",), message)
+
+    def _check_application(self, application: ApplicationOptions, at: Location) -> None:
+        if application.import_path == POOL:
+            self._check_pool(application, at)
+        elif application.import_path == INGRESS:
+            self._parse(IngressArgs, application.args, (*at, "args"))
+            self._check_ingress(application, at)
+
+    def _check_pool(self, application: ApplicationOptions, at: Location) -> None:
+        if application.route_prefix is not None:
+            message = "A pool is reached through the ingress only: write 'route_prefix: null'."
+            self._problem((*at, "route_prefix"), message)
+        self._check_deployment_names(application, at, "Pool")
+        pool = self._parse(PoolConfig, application.args, (*at, "args"))
+        if isinstance(pool, PoolConfig):
+            self._checked.pools[application.name] = pool
+            try:
+                pool.typed_engine_args()
+            except ValidationError as error:
+                self._add(error, pool.engine_args_type, (*at, "args", "engine_args"))
+
+    def _check_ingress(self, application: ApplicationOptions, at: Location) -> None:
+        self._check_deployment_names(application, at, "Ingress")
+        for index, deployment in enumerate(application.deployments):
+            if deployment.name == "Ingress" and deployment.user_config is not None:
+                location = (*at, "deployments", index, "user_config")
+                try:
+                    self._checked.ingress = load_ingress_config(deployment.user_config, self._environ)
+                except ValidationError as error:
+                    self._add(error, IngressConfig, location)
+                return
+        self._problem(
+            at, "The ingress has no models: add 'deployments: [{name: Ingress, user_config: {models: ...}}]'."
+        )
+
+    def _check_deployment_names(self, application: ApplicationOptions, at: Location, expected: str) -> None:
+        for index, deployment in enumerate(application.deployments):
+            if deployment.name != expected:
+                message = f"This application has one deployment, '{expected}'; there is no '{deployment.name}'."
+                self._problem((*at, "deployments", index, "name"), message)
+
+    def _check_models(self, ingress: IngressConfig) -> None:
+        """Every pool that a model names must be an application of this file."""
+        file = self._checked.file
+        assert file is not None
+        there = [app.name for app in file.applications if app.import_path == POOL]
+        for model, pool in ((model, pool) for model, entry in ingress.models.items() for pool in entry.pools):
+            if pool not in there:
+                near = difflib.get_close_matches(pool, there, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"pools: {', '.join(there) or 'none'}."
+                self._problem(
+                    self._location_of(model), f"The model '{model}' names a pool '{pool}' that isn't there; {hint}"
+                )
+
+    def _location_of(self, model: str) -> Location:
+        file = self._checked.file
+        assert file is not None
+        app = next(i for i, application in enumerate(file.applications) if application.import_path == INGRESS)
+        deployments = file.applications[app].deployments
+        deployment = next(i for i, options in enumerate(deployments) if options.name == "Ingress")
+        return ("applications", app, "deployments", deployment, "user_config", "models", model)
+
+    def _parse(self, schema: type[BaseModel], value: Any, at: Location) -> BaseModel | None:
+        try:
+            return schema.model_validate(value)
+        except ValidationError as error:
+            self._add(error, schema, at)
+            return None
+
+    def _add(self, error: ValidationError, schema: type[BaseModel], at: Location) -> None:
+        for location, message in explain(error, schema, self._document, at):
+            self._problem(location, message)
+
+    def _problem(self, location: Location, message: str) -> None:
+        self._checked.problems.append(Problem(dotted(location), message, self._document.line(location)))
+
+
+def explain(
+    error: ValidationError, schema: type[BaseModel], document: Document, at: Location
+) -> Iterator[tuple[Location, str]]:
+    """Each of pydantic's errors as a place in the document and a sentence."""
+    for details in error.errors(include_url=False):
+        key = str(details["loc"][-1]) if details["loc"] else ""
+        location = document.existing((*at, *details["loc"]))
+        match details["type"]:
+            case "extra_forbidden":
+                yield location, unknown_keys([key], keys_at(schema, details["loc"][:-1]), "key")[0]
+            case "missing":
+                yield location, f"The key '{key}' is missing."
+            case _:
+                yield location, sentence(details["msg"])
+
+
+def keys_at(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
+    """The keys that are valid at `location`, relative to `schema`."""
+    here: list[type[BaseModel]] = [schema]
+    for part in location:
+        annotations = [model.model_fields[part].annotation for model in here if part in model.model_fields]
+        # Parts that are no field are list indices, keys of mappings and union branches: they lead nowhere else.
+        here = [model for annotation in annotations for model in _models_in(annotation)] or here
+    return sorted({name for model in here for name in model.model_fields})
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

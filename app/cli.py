@@ -1,0 +1,179 @@
+"""The command line."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.check import Checked, check_file
+from deployments import environments, models
+from deployments.environments import InstallError, UnknownEngineError
+from deployments.models import ModelNotFoundError
+
+as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
+config_argument = click.argument("config", type=click.Path(path_type=Path))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="enginehouse")
+def main() -> None:
+    """One door, many engines: LLM engine pools on Ray Serve behind an OpenAI-compatible ingress.
+
+    \b
+    enginehouse serve serve_config.yaml     serve what a config says, installing what is missing
+    enginehouse check serve_config.yaml     is a config right? starts nothing
+    """
+
+
+@main.command()
+@config_argument
+@as_json
+def check(config: Path, json_: bool) -> None:
+    """Check a config file, without starting anything. Exit status 1 if something is wrong."""
+    checked = check_file(config)
+    if json_:
+        problems = [dataclasses.asdict(problem) for problem in checked.problems]
+        _print_json({"file": str(config), "ok": not problems, "problems": problems})
+    else:
+        _print_problems(config, checked)
+        if not checked.problems:
+            click.echo(f"{config}: OK: {_summary(checked)}")
+    sys.exit(1 if checked.problems else 0)
+
+
+def _print_problems(config: Path, checked: Checked) -> None:
+    for problem in checked.problems:
+        click.echo(f"{config}: {problem}", err=True)
+
+
+def _summary(checked: Checked) -> str:
+    names = checked.ingress.models if checked.ingress else {}
+    pools = ", ".join(f"{name} on {pool.engine}" for name, pool in checked.pools.items())
+    return f"{len(names)} model(s): {', '.join(names)}; {len(checked.pools)} pool(s): {pools}"
+
+
+@main.command()
+@click.argument(
+    "config",
+    type=click.Path(path_type=Path),
+    default="serve_config.yaml",
+    envvar="ENGINEHOUSE_CONFIG",
+)
+@click.option("--host", envvar="ENGINEHOUSE_HOST", help="Address to listen on. [default: the config's]")
+@click.option("--port", envvar="ENGINEHOUSE_PORT", type=click.IntRange(1, 65535), help="[default: the config's]")
+@click.option("--address", default="local", show_default=True, help="Ray cluster to serve on; local: start one here.")
+@as_json
+def serve(config: Path, host: str | None, port: int | None, address: str, json_: bool) -> None:
+    """Serve what CONFIG says, until Ctrl-C.
+
+    Installs the engine environments and fetches the models that are missing, then runs `serve run`.
+    """
+    from app.runner import RunError, run
+
+    checked = check_file(config)
+    _print_problems(config, checked)
+    if checked.problems or checked.file is None:
+        sys.exit(1)
+    ready = _ready_json if json_ else _invite
+    try:
+        sys.exit(run(config, checked, host=host, port=port, address=address, report=_progress, ready=ready))
+    except (RunError, InstallError, ModelNotFoundError) as error:
+        _fail(error)
+
+
+def _invite(url: str, names: list[str]) -> None:
+    """Say that it serves, with a command that works."""
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    body = json.dumps({"model": names[0], "messages": question}) if names else "{}"
+    click.echo(f"Serving {', '.join(names)} on {url} (Ctrl-C stops). Try:\n")
+    click.echo(f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n")
+
+
+def _ready_json(url: str, names: list[str]) -> None:
+    _print_json({"url": url, "models": names})
+
+
+@main.group()
+def engines() -> None:
+    """The environments that engines run in."""
+
+
+@engines.command("list")
+@as_json
+def engines_list(json_: bool) -> None:
+    """Which engines there are, and which of their environments are installed."""
+    listings = environments.describe()
+    if json_:
+        _print_json({"engines": [dataclasses.asdict(listing) for listing in listings]})
+        return
+    rows = [
+        (item.engine, item.variant, item.version or "-", "yes" if item.installed else "no", item.path)
+        for item in listings
+        if item.here
+    ]
+    _print_table(("ENGINE", "VARIANT", "VERSION", "INSTALLED", "WHERE"), rows)
+
+
+@engines.command("install")
+@click.argument("names", metavar="ENGINE...", nargs=-1, required=True)
+@as_json
+def engines_install(names: tuple[str, ...], json_: bool) -> None:
+    """Build the environment of each ENGINE on this machine, unless it is there."""
+    built = []
+    for name in names:
+        try:
+            environment = environments.install(name, _progress)
+        except (UnknownEngineError, InstallError) as error:
+            _fail(error)
+        built.append({"engine": name, "variant": environment.variant, "path": str(environment.folder)})
+        if not json_:
+            click.echo(f"{name}: installed in {environment.folder}")
+    if json_:
+        _print_json({"engines": built})
+
+
+@main.group("models")
+def models_group() -> None:
+    """The models on this machine."""
+
+
+@models_group.command("prepare")
+@click.argument("names", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--revision", help="Branch, tag or commit of a hub id.")
+@as_json
+def models_prepare(names: tuple[str, ...], revision: str | None, json_: bool) -> None:
+    """Fetch each MODEL: a bundled name, a hub id, or a local folder, which is only checked."""
+    paths = {}
+    for name in names:
+        try:
+            paths[name] = str(models.resolve(name, revision, _progress))
+        except ModelNotFoundError as error:
+            _fail(error)
+        if not json_:
+            click.echo(f"{name}: {paths[name]}")
+    if json_:
+        _print_json({"models": paths})
+
+
+def _progress(line: str) -> None:
+    click.echo(f"  {line}", err=True)
+
+
+def _fail(error: Exception) -> None:
+    click.echo(f"enginehouse: {error}", err=True)
+    sys.exit(1)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2))
+
+
+def _print_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,224 @@
+"""`enginehouse serve`: prepares what a config needs, runs `serve run`, and shows how far it is."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import yaml
+
+from app.check import Checked
+from deployments import environments, models
+from deployments.settings import cache_dir
+
+Report = Callable[[str], None]
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+POLL_S = 0.5
+STOP_S = 90.0  # for requests in flight to end and replicas to stop, before what is left is killed
+LOG_TAIL = 25
+
+
+class RunError(RuntimeError):
+    """It can't be served. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the ingress listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
+
+def run(
+    config: Path,
+    checked: Checked,
+    *,
+    host: str | None,
+    port: int | None,
+    address: str,
+    report: Report,
+    ready: Callable[[str, list[str]], None],
+) -> int:
+    """Serve until a signal comes; call `ready` with the URL and the models once pools are up. The exit status.
+
+    Raises:
+        RunError: the port is taken, or Serve doesn't start.
+        InstallError: an engine's environment can't be built.
+        ModelNotFoundError: a model can't be had.
+    """
+    assert checked.file is not None
+    options = checked.file.http_options
+    where = Where(host or options.host, port or options.port)
+    _refuse_taken_port(where)
+    prepare(checked, report)
+    log = cache_dir() / "logs" / f"serve-{where.port}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _config_file(config, where) as file, log.open("w") as output, _serve_run(file, address, output) as child:
+        report(f"starting Ray Serve; its log: {log}")
+        with _signals() as stop:
+            _wait_until_ready(child, where, log, stop, report)
+            if not stop and child.poll() is None:
+                ready(where.url, sorted(checked.ingress.models) if checked.ingress else [])
+            while not stop and child.poll() is None:
+                time.sleep(POLL_S)
+            if not stop:
+                raise RunError(f"Ray Serve ended by itself with status {child.returncode}.\n{_tail(log)}")
+            report("stopping")
+    return 0
+
+
+def prepare(checked: Checked, report: Report) -> None:
+    """Build the engine environments and fetch the models that the pools need and that aren't there."""
+    for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
+        environments.install(engine, report)
+    for source, revision in sorted({(pool.model, pool.revision or "") for pool in checked.pools.values()}):
+        models.resolve(source, revision or None, report)
+
+
+def _refuse_taken_port(where: Where) -> None:
+    family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((where.host, where.port))
+        except OSError as error:
+            message = f"Cannot listen on {where.host}:{where.port}: {error.strerror}. Choose another with --port."
+            raise RunError(message) from None
+
+
+@contextmanager
+def _config_file(config: Path, where: Where) -> Iterator[Path]:
+    """The config with the address that was asked for, as a file for `serve run`."""
+    document = yaml.safe_load(config.read_text())
+    document["http_options"] = {**document.get("http_options", {}), "host": where.host, "port": where.port}
+    with tempfile.TemporaryDirectory(prefix="enginehouse-") as folder:
+        path = Path(folder) / config.name
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        yield path
+
+
+@contextmanager
+def _serve_run(config: Path, address: str, output: IO[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """`serve run` in a session of its own, so that a Ctrl-C reaches it once, from here. Ended at the end."""
+    bin_folder = Path(sys.executable).parent
+    # Replicas find `engine-python` on PATH, also where this environment isn't activated.
+    environ = {**os.environ, "PATH": os.pathsep.join([str(bin_folder), os.environ.get("PATH", os.defpath)])}
+    command = [str(bin_folder / "serve"), "run", "--address", address, "--app-dir", os.getcwd(), str(config)]
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environ,
+        start_new_session=True,
+        preexec_fn=_before_exec,
+    )
+    try:
+        yield child
+    finally:
+        _end(child)
+
+
+def _before_exec() -> None:
+    """In the child: have SIGINT work, and come when this process dies without having been able to send it."""
+    # A shell's background job ignores SIGINT, and Python would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """Let Serve shut down, then kill what is left of its session."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """A list that holds the first signal to stop, once it has come."""
+    stop: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        stop.append(number)
+
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, remember) for number in wanted}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_until_ready(
+    child: "subprocess.Popen[bytes]", where: Where, log: Path, stop: list[int], report: Report
+) -> None:
+    """Report each change of a pool's state until all have come up or failed for good."""
+    began, seen = time.monotonic(), dict[str, str]()
+    while not stop and child.poll() is None:
+        pools = _pool_states(where)
+        for name, state in pools.items():
+            if seen.get(name) != state:
+                report(f"[{time.monotonic() - began:3.0f} s] pool {name}: {state}")
+                if state in FAILED:
+                    report(_tail(log))
+        seen |= pools
+        if pools and all(state == "running" or state in FAILED for state in pools.values()):
+            if not any(state == "running" for state in pools.values()):
+                raise RunError(f"No pool came up. Serve's whole log: {log}")
+            return
+        time.sleep(POLL_S)
+
+
+FAILED = frozenset({"deploy_failed", "unhealthy"})
+
+
+def _pool_states(where: Where) -> dict[str, str]:
+    """Each pool's state, by the ingress's `/ready`; empty while the ingress isn't up."""
+    try:
+        with urlopen(f"{where.url}/ready", timeout=5) as answer:
+            body = answer.read()
+    except HTTPError as error:
+        body = error.read()
+    except (URLError, OSError):
+        return {}
+    try:
+        states: dict[str, str] = json.loads(body)["pools"]
+    except (ValueError, KeyError, TypeError):
+        return {}  # Serve's own answer, before the ingress is there
+    return states
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL:]
+    return "\n".join(["The log's last lines:", *(f"    {line}" for line in lines), f"The whole of it: {log}"])
