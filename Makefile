@@ -14,7 +14,7 @@ help: ## Show this help
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Enginehouse needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Name another: make PYTHON=python3.11 ...")'
 	@echo "Installing into .venv (some minutes, 2 GB; once)"
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet --upgrade-strategy only-if-needed -c constraints.txt -e '.[transformers,dev]'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[transformers,dev]'
 	@touch $@
 
 install: .venv/installed ## Make .venv and install Enginehouse and the Transformers engine into it
