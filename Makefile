@@ -30,4 +30,7 @@ lint: .venv/installed ## Run ruff and mypy
 test: lint ## Run ruff, mypy and all tests: make test ARGS="-k cancel"
 	$(BIN)/pytest $(ARGS)
 
-.PHONY: help install serve lint test
+docs: .venv/installed ## Write docs/configuration.md from the code
+	$(BIN)/python -m app.config_docs docs/configuration.md
+
+.PHONY: help install serve lint test docs

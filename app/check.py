@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from app.config import IngressArgs, IngressConfig, load_ingress_config
+from app.config import IngressArgs, IngressConfig, environment_variables, load_ingress_config
 from app.environment import unknown_variables
 from app.serve_file import ApplicationOptions, ServeFile
 from app.yaml_lines import Document, Location, YamlError, load
@@ -18,6 +18,7 @@ from deployments.errors import dotted, sentence, unknown_keys
 
 INGRESS = "app.main:build"
 POOL = "deployments.pool:build"
+NO_STRING = "The key '{}' isn't a string: put it in quotes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class Checked:
 
 def check_file(path: Path, environ: Mapping[str, str] = os.environ) -> Checked:
     """Read and check `path`. Never raises for what is in the file: that becomes a problem."""
-    checked = Checked(problems=[Problem("", message) for message in unknown_variables(environ)])
+    checked = Checked(problems=list(_environment_problems(environ)))
     try:
-        document = load(path.read_text())
+        document = load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         checked.problems.append(Problem("", f"Cannot read {path}: {reason}."))
@@ -55,18 +56,30 @@ def check_file(path: Path, environ: Mapping[str, str] = os.environ) -> Checked:
     except YamlError as error:
         checked.problems.append(Problem("", str(error), error.line))
         return checked
-    _Checker(document, checked, environ).run()
+    _Checker(document, checked).run()
     checked.problems.sort(key=lambda problem: problem.line or 0)
     return checked
 
 
+def _environment_problems(environ: Mapping[str, str]) -> Iterator[Problem]:
+    yield from (Problem("", message) for message in unknown_variables(environ))
+    try:
+        load_ingress_config({}, environ)
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            variable = environment_variables()[str(details["loc"][0])]
+            yield Problem("", f"The environment variable '{variable}' doesn't fit: {sentence(details['msg'])}")
+
+
 class _Checker:
-    def __init__(self, document: Document, checked: Checked, environ: Mapping[str, str]) -> None:
+    def __init__(self, document: Document, checked: Checked) -> None:
         self._document = document
         self._checked = checked
-        self._environ = environ
 
     def run(self) -> None:
+        if self._document.value is None:
+            self._problem((), "The file is empty.")
+            return
         file = self._parse(ServeFile, self._document.value, ())
         if not isinstance(file, ServeFile):
             return
@@ -74,19 +87,21 @@ class _Checker:
         self._check_names(file.applications)
         for index, application in enumerate(file.applications):
             self._check_application(application, ("applications", index))
-        if self._checked.ingress is not None:
-            self._check_models(self._checked.ingress)
 
     def _check_names(self, applications: Sequence[ApplicationOptions]) -> None:
-        names: set[str] = set()
-        for index, application in enumerate(applications):
-            if application.name in names:
-                message = f"The name '{application.name}' is taken by an application above; names must differ."
-                self._problem(("applications", index, "name"), message)
-            names.add(application.name)
+        self._check_unique("name", [application.name for application in applications])
+        # A pool must have no route at all: _check_pool says so.
+        routes = [None if application.import_path == POOL else application.route_prefix for application in applications]
+        self._check_unique("route_prefix", routes)
         if not any(application.import_path == INGRESS for application in applications):
             message = f"No application has 'import_path: {INGRESS}', so nothing would answer. Add the ingress."
             self._problem(("applications",), message)
+
+    def _check_unique(self, key: str, values: Sequence[str | None]) -> None:
+        for index, value in enumerate(values):
+            if value is not None and value in values[:index]:
+                message = f"The {key} '{value}' is taken by an application above; each needs its own."
+                self._problem(("applications", index, key), message)
 
     def _check_application(self, application: ApplicationOptions, at: Location) -> None:
         if application.import_path == POOL:
@@ -113,10 +128,10 @@ class _Checker:
         for index, deployment in enumerate(application.deployments):
             if deployment.name == "Ingress" and deployment.user_config is not None:
                 location = (*at, "deployments", index, "user_config")
-                try:
-                    self._checked.ingress = load_ingress_config(deployment.user_config, self._environ)
-                except ValidationError as error:
-                    self._add(error, IngressConfig, location)
+                ingress = self._parse(IngressConfig, deployment.user_config, location)
+                if isinstance(ingress, IngressConfig):
+                    self._checked.ingress = ingress
+                    self._check_models(ingress, (*location, "models"))
                 return
         self._problem(
             at, "The ingress has no models: add 'deployments: [{name: Ingress, user_config: {models: ...}}]'."
@@ -128,7 +143,7 @@ class _Checker:
                 message = f"This application has one deployment, '{expected}'; there is no '{deployment.name}'."
                 self._problem((*at, "deployments", index, "name"), message)
 
-    def _check_models(self, ingress: IngressConfig) -> None:
+    def _check_models(self, ingress: IngressConfig, at: Location) -> None:
         """Every pool that a model names must be an application of this file."""
         file = self._checked.file
         assert file is not None
@@ -137,17 +152,8 @@ class _Checker:
             if pool not in there:
                 near = difflib.get_close_matches(pool, there, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"pools: {', '.join(there) or 'none'}."
-                self._problem(
-                    self._location_of(model), f"The model '{model}' names a pool '{pool}' that isn't there; {hint}"
-                )
-
-    def _location_of(self, model: str) -> Location:
-        file = self._checked.file
-        assert file is not None
-        app = next(i for i, application in enumerate(file.applications) if application.import_path == INGRESS)
-        deployments = file.applications[app].deployments
-        deployment = next(i for i, options in enumerate(deployments) if options.name == "Ingress")
-        return ("applications", app, "deployments", deployment, "user_config", "models", model)
+                message = f"The model '{model}' names a pool '{pool}' that isn't there; {hint}"
+                self._problem((*at, model), message)
 
     def _parse(self, schema: type[BaseModel], value: Any, at: Location) -> BaseModel | None:
         try:
@@ -169,13 +175,20 @@ def explain(
 ) -> Iterator[tuple[Location, str]]:
     """Each of pydantic's errors as a place in the document and a sentence."""
     for details in error.errors(include_url=False):
-        key = str(details["loc"][-1]) if details["loc"] else ""
-        location = document.existing((*at, *details["loc"]))
+        parts, value = details["loc"], details["input"]
+        key = str(parts[-1]) if parts else ""
+        location = document.existing((*at, *parts))
         match details["type"]:
             case "extra_forbidden":
-                yield location, unknown_keys([key], keys_at(schema, details["loc"][:-1]), "key")[0]
+                yield location, unknown_keys([key], keys_at(schema, parts[:-1]), "key")[0]
+            case "invalid_key":
+                yield (*document.existing((*at, *parts[:-1])), str(value)), NO_STRING.format(value)
+            case "string_type" if key == "[key]":
+                yield (*document.existing((*at, *parts[:-2])), str(value)), NO_STRING.format(value)
             case "missing":
                 yield location, f"The key '{key}' is missing."
+            case "model_type":  # pydantic's sentence names a Python class
+                yield location, "Input should be a valid dictionary."
             case _:
                 yield location, sentence(details["msg"])
 

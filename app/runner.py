@@ -10,13 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import IO
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 import yaml
 
@@ -47,8 +46,13 @@ class Where:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+        host = f"[{self.reachable}]" if ":" in self.reachable else self.reachable
         return f"http://{host}:{self.port}"
+
+    @property
+    def reachable(self) -> str:
+        """The host, as a client on this machine names it."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
 
 
 def run(
@@ -150,17 +154,17 @@ def _before_exec() -> None:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Let Serve shut down, then kill what is left of its session."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
+    """Let Serve shut down, then kill what is left of its session: at once, if a second Ctrl-C comes meanwhile."""
     try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            child.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 @contextmanager
@@ -187,14 +191,17 @@ def _wait_until_ready(
     began, seen = time.monotonic(), dict[str, str]()
     while not stop and child.poll() is None:
         pools = _pool_states(where)
+        if pools is None:
+            time.sleep(POLL_S)
+            continue
         for name, state in pools.items():
             if seen.get(name) != state:
                 report(f"[{time.monotonic() - began:3.0f} s] pool {name}: {state}")
                 if state in FAILED:
                     report(_tail(log))
         seen |= pools
-        if pools and all(state == "running" or state in FAILED for state in pools.values()):
-            if not any(state == "running" for state in pools.values()):
+        if all(state == "running" or state in FAILED for state in pools.values()):
+            if pools and not any(state == "running" for state in pools.values()):
                 raise RunError(f"No pool came up. Serve's whole log: {log}")
             return
         time.sleep(POLL_S)
@@ -203,19 +210,16 @@ def _wait_until_ready(
 FAILED = frozenset({"deploy_failed", "unhealthy"})
 
 
-def _pool_states(where: Where) -> dict[str, str]:
-    """Each pool's state, by the ingress's `/ready`; empty while the ingress isn't up."""
+def _pool_states(where: Where) -> dict[str, str] | None:
+    """Each pool's state, by the ingress's `/ready`; None while the ingress isn't up."""
+    connection = HTTPConnection(where.reachable, where.port, timeout=5)  # past any proxy that the environment names
     try:
-        with urlopen(f"{where.url}/ready", timeout=5) as answer:
-            body = answer.read()
-    except HTTPError as error:
-        body = error.read()
-    except (URLError, OSError):
-        return {}
-    try:
-        states: dict[str, str] = json.loads(body)["pools"]
-    except (ValueError, KeyError, TypeError):
-        return {}  # Serve's own answer, before the ingress is there
+        connection.request("GET", "/ready")
+        states: dict[str, str] = json.loads(connection.getresponse().read())["pools"]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+        return None  # or Serve's own answer, before the ingress is there
+    finally:
+        connection.close()
     return states
 
 

@@ -3,7 +3,7 @@
 The models mirror ray.serve.schema (a test compares them), because importing that takes a second.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,7 +25,7 @@ class RayActorOptions(_Section):
 
 class DeploymentOptions(_Section):
     name: str
-    num_replicas: int | Literal["auto"] | None = None
+    num_replicas: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
     max_ongoing_requests: int | None = Field(None, gt=0)
     max_queued_requests: int | None = Field(None, ge=-1)
     backpressure_config: dict[str, Any] | None = None
@@ -44,12 +44,12 @@ class DeploymentOptions(_Section):
     request_router_config: dict[str, Any] | None = None
     gang_scheduling_config: dict[str, Any] | None = None
     deployment_actors: list[Any] | None = None
-    rolling_update_percentage: float | None = None
-    max_surge_percent: int | None = None
+    rolling_update_percentage: float | None = Field(None, gt=0, le=1)
+    max_surge_percent: int | None = Field(None, ge=0, le=100)
 
 
 class ApplicationOptions(_Section):
-    name: str
+    name: str = Field(min_length=1)
     route_prefix: str | None = "/"
     import_path: str
     runtime_env: dict[str, Any] | None = None
@@ -83,5 +83,5 @@ class ServeFile(_Section):
     controller_options: dict[str, Any] | None = None
     logging_config: dict[str, Any] | None = None
     tracing_config: dict[str, Any] | None = None
-    target_capacity: float | None = None
+    target_capacity: float | None = Field(None, ge=0, le=100)
     applications: list[ApplicationOptions] = Field(min_length=1)

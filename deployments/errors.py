@@ -86,7 +86,7 @@ def from_validation_error(error: ValidationError, fields: Iterable[str]) -> ApiE
     `fields` are the request's top-level field names, to name the nearest one to a misspelt field.
     """
     details = max(error.errors(include_url=False, include_context=False, include_input=False), key=_depth)
-    location = client_location(details["loc"])
+    location = _location(details)
     param = dotted(location) or None
     match details["type"]:
         case "json_invalid":
@@ -117,4 +117,11 @@ def _is_field(part: str) -> bool:
 
 def _depth(details: ErrorDetails) -> int:
     """How far into the document an error lies. Of a union's errors, the deepest is of the branch that was meant."""
-    return len(client_location(details["loc"]))
+    return len(_location(details))
+
+
+def _location(details: ErrorDetails) -> list[str | int]:
+    location = details["loc"]
+    if details["type"] in ("extra_forbidden", "missing"):
+        return [*client_location(location[:-1]), location[-1]]  # a field's own name, however it is spelt
+    return client_location(location)

@@ -30,12 +30,12 @@ def members(leader: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != leader:
             try:
-                stat = (entry / "stat").read_text()
+                stat = (entry / "stat").read_bytes()  # a command's name may be no UTF-8
             except OSError:
                 continue  # it ended while we looked
             # After the command's name in parentheses: state, parent, process group, session.
-            state, _, group, session = stat.rpartition(")")[2].split()[:4]
-            if state != "Z" and leader in (int(group), int(session)):
+            state, _, group, session = stat.rpartition(b")")[2].split()[:4]
+            if state != b"Z" and leader in (int(group), int(session)):
                 found.append(int(entry.name))
     return found
 

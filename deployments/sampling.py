@@ -4,6 +4,8 @@ from typing import Any
 
 from deployments.openai_layer.tokens import Sampling, Token
 
+GREEDY_BELOW = 1e-5  # temperatures below are as good as 0, and dividing by them overflows
+
 
 class TokenChooser:
     """Chooses one request's tokens from rows of logits, and remembers their log probabilities.
@@ -19,11 +21,15 @@ class TokenChooser:
 
     @property
     def leaves_logits_alone(self) -> bool:
-        return self._sampling.temperature == 0 and self._sampling.logprobs is None
+        return self._greedy and self._sampling.logprobs is None
+
+    @property
+    def _greedy(self) -> bool:
+        return self._sampling.temperature < GREEDY_BELOW
 
     def choose(self, logits: Any) -> int:
         """The next token's id."""
-        chosen = int(logits.argmax()) if self._sampling.temperature == 0 else self._sample(logits)
+        chosen = int(logits.argmax()) if self._greedy else self._sample(logits)
         if self._sampling.logprobs is not None:
             self._report(logits, chosen, self._sampling.logprobs)
         return chosen

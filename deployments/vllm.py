@@ -1,11 +1,15 @@
 """vLLM as an engine, in process, through vLLM's own OpenAI layer. Imports vLLM only when it starts."""
 
 import asyncio
+import json
 import os
+import re
 from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import fields
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,6 +28,9 @@ CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
 OPENAI_FIELDS = frozenset(ChatRequest.model_fields) | frozenset(CompletionRequest.model_fields)
+
+_ERROR_EVENT = 'data: {"error"'
+_PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
 
 
 class VllmArgs(BaseModel):
@@ -97,7 +104,7 @@ class VllmEngine(Engine):
             raise api_error(answer.error, answer.error.message, request)
         if hasattr(answer, "model_dump_json"):
             return EngineResponse(answer.model_dump_json().encode())
-        return EngineResponse(events(answer), media_type="text/event-stream")
+        return EngineResponse(events(answer, request), media_type="text/event-stream")
 
     async def health(self) -> None:
         try:
@@ -165,13 +172,24 @@ def _blamed(param: str | None, message: str, request: EngineRequest) -> str:
     return next((name for name in candidates if name in OPENAI_FIELDS), prompt)
 
 
-async def events(stream: AsyncIterator[str]) -> AsyncGenerator[bytes]:
-    """vLLM's events; its `[DONE]` after an error would make a client take a broken answer for a whole one."""
-    broken = False
-    async for event in stream:
-        broken = broken or event.startswith('data: {"error"')
-        if not (broken and event.startswith("data: [DONE]")):
-            yield event.encode()
+async def events(stream: AsyncIterator[str], request: EngineRequest) -> AsyncGenerator[bytes]:
+    """vLLM's events, with its errors in their place.
+
+    vLLM finds some faults of a streamed request only after its server has answered 200, and writes them as the first
+    event: here they are raised, for nothing has been sent yet. After a later error its `[DONE]` is dropped: a client
+    would take a broken answer for a whole one.
+    """
+    sent = broken = False
+    async with aclosing(cast("AsyncGenerator[str]", stream)) as generator:
+        async for event in generator:
+            if event.startswith(_ERROR_EVENT):
+                if not sent:
+                    error = SimpleNamespace(**json.loads(event.removeprefix("data: "))["error"])
+                    raise api_error(error, _PRINTED_PARAMETER.sub("", error.message), request)
+                broken = True
+            if not (broken and event.startswith("data: [DONE]")):
+                yield event.encode()
+                sent = True
 
 
 def _names(dataclass: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from deployments.openai_layer.text import Detokenizer, StopFilter
@@ -17,6 +17,7 @@ class Delta:
 
     text: str = ""
     tokens: tuple[Token, ...] = ()  # those whose text begins in this piece
+    starts: tuple[int, ...] = ()  # of each token: where in the choice's text its own begins
     finish_reason: FinishReason | None = None  # on the last piece only, which then has no text
 
 
@@ -51,12 +52,16 @@ class _Pending:
     def send(self, text: str) -> Delta:
         """The delta for `text`, with the tokens whose text it reaches."""
         self.sent += len(text)
-        ready = tuple(token for start, token in self.tokens if start < self.sent)
+        ready = [pair for pair in self.tokens if pair[0] < self.sent]
         self.tokens = self.tokens[len(ready) :]
-        return Delta(text, ready)
+        return _delta(text, ready)
 
-    def rest(self) -> tuple[Token, ...]:
-        return tuple(token for _, token in self.tokens)
+    def rest(self) -> Delta:
+        return _delta("", self.tokens)
+
+
+def _delta(text: str, tokens: Sequence[tuple[int, Token]]) -> Delta:
+    return Delta(text, tuple(token for _, token in tokens), tuple(start for start, _ in tokens))
 
 
 async def deltas(
@@ -82,16 +87,18 @@ async def deltas(
     if held := stop_filter.flush():
         yield pending.send(held)
     # After a stop string, what is left are the tokens that spell it: the client doesn't see those.
-    yield Delta(tokens=() if stop_filter.stopped else pending.rest(), finish_reason=finish)
+    yield replace(Delta() if stop_filter.stopped else pending.rest(), finish_reason=finish)
 
 
 async def gather(stream: AsyncIterator[Delta]) -> Delta:
     """A whole choice as one delta."""
     text: list[str] = []
     tokens: list[Token] = []
+    starts: list[int] = []
     finish_reason: FinishReason | None = None
     async for delta in stream:
         text.append(delta.text)
         tokens.extend(delta.tokens)
+        starts.extend(delta.starts)
         finish_reason = delta.finish_reason
-    return Delta("".join(text), tuple(tokens), finish_reason)
+    return Delta("".join(text), tuple(tokens), tuple(starts), finish_reason)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployments.openai_layer.choice import Delta, Usage
@@ -85,7 +85,6 @@ class CompletionDocuments(_Base):
     """`text_completion`, whole and in chunks. `echoes` are the texts to put before each choice's own."""
 
     echoes: Sequence[str] = ()
-    _offsets: dict[int, int] = field(default_factory=dict)
 
     def opening(self, choices: int) -> list[dict[str, Any]]:
         return [self.chunk(index, Delta(echo)) for index, echo in enumerate(self.echoes) if echo]
@@ -97,16 +96,16 @@ class CompletionDocuments(_Base):
         return {**self._document("text_completion", []), "usage": usage.document()}
 
     def whole(self, choices: Sequence[Delta], usage: Usage) -> dict[str, Any]:
-        documents = []
-        for index, choice in enumerate(choices):
-            echo = self.echoes[index] if self.echoes else ""
-            self._offsets[index] = len(echo)
-            documents.append(self._choice(index, Delta(choice.text, choice.tokens, choice.finish_reason)))
-            documents[-1]["text"] = echo + choice.text
+        documents = [
+            self._choice(index, replace(choice, text=self._echo(index) + choice.text))
+            for index, choice in enumerate(choices)
+        ]
         return {**self._document("text_completion", documents), "usage": usage.document()}
 
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
-        offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + len(delta.text)
-        logprobs = completion_logprobs(self.tokenizer, delta.tokens, offset) if self.logprobs else None
+        offsets = [len(self._echo(index)) + start for start in delta.starts]
+        logprobs = completion_logprobs(self.tokenizer, delta.tokens, offsets) if self.logprobs else None
         return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+
+    def _echo(self, index: int) -> str:
+        return self.echoes[index] if self.echoes else ""

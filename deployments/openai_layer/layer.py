@@ -167,7 +167,8 @@ class OpenAILayer:
                 async for index, delta in merged:
                     if not opened:
                         opened = True
-                        yield b"".join(map(event, plan.documents.opening(len(choices))))
+                        if opening := b"".join(map(event, plan.documents.opening(len(choices)))):
+                            yield opening
                     yield event(plan.documents.chunk(index, delta))
         except Exception:
             if not opened:

@@ -22,21 +22,16 @@ def _entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> dict[str, Any
     return {"token": printable(raw), "logprob": logprob, "bytes": list(raw)}
 
 
-def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-    """`choices[].logprobs` of a completion; `offset` is the text's length before these tokens, in characters."""
-    texts = [printable(token_bytes(tokenizer, token.id)) for token in tokens]
-    offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
+def completion_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token], offsets: Sequence[int]) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion; `offsets` say where in its text each token begins, in characters."""
     return {
-        "tokens": texts,
+        "tokens": [printable(token_bytes(tokenizer, token.id)) for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": [
             {printable(token_bytes(tokenizer, token_id)): logprob for token_id, logprob in token.top} or None
             for token in tokens
         ],
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
 
 

@@ -87,7 +87,9 @@ class GenerationRequest(_Document):
     }
 
     model: str = Field(description="A model's name, as `/v1/models` lists it.")
-    max_tokens: int | None = Field(None, ge=1, description="Most tokens to generate; default: what the context leaves.")
+    max_tokens: int | None = Field(
+        None, ge=1, lt=2**63, description="Most tokens to generate; default: what the context leaves."
+    )
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default 1.")
     top_p: float | None = Field(None, gt=0, le=1, description="Nucleus sampling; default 1.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed and request, same answer.")
@@ -154,7 +156,7 @@ class ChatRequest(GenerationRequest):
     }
 
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1, description="As max_tokens; wins where both are given.")
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**63, description="As max_tokens; wins over it.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     parallel_tool_calls: bool | None = None

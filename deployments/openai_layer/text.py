@@ -51,9 +51,10 @@ class StopFilter:
         if not self._stops:
             return text
         self._held += text
-        if found := [at for stop in self._stops if (at := self._held.find(stop)) >= 0]:
+        if found := [(at + len(stop), at) for stop in self._stops if (at := self._held.find(stop)) >= 0]:
             self.stopped = True
-            self._held = self._held[: min(found)]
+            # The one that was complete first, so that nothing depends on how the text was cut into pieces.
+            self._held = self._held[: min(found)[1]]
             return self.flush()
         keep = self._possible_stop()
         sendable, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]

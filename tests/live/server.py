@@ -1,0 +1,129 @@
+"""A real server for tests: `enginehouse serve` with Ray's files and ports of its own, stopped by process id only."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+START_S = 300.0
+STOP_S = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float, what: str, pause_s: float = 0.05) -> float:
+    """Wait until `condition` holds. Seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > timeout_s:
+            raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+        time.sleep(pause_s)
+    return time.monotonic() - began
+
+
+@dataclass
+class Server:
+    """A running `enginehouse serve`."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+    folder: Path  # Ray's files
+    output: Path
+    seen: dict[int, float] = field(default_factory=dict)  # every process there was: id to start time
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def processes(self) -> list[psutil.Process]:
+        """What this server is made of now: its children, and what those let go of but still works in its folder."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.pid != self.process.pid and self._is_ours(process):
+                    found.append(process)
+                    self.seen[process.pid] = process.create_time()
+            except psutil.Error:
+                continue
+        return found
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.environ().get("RAY_TMPDIR") == str(self.folder)
+
+    def replicas(self, application: str) -> list[psutil.Process]:
+        title = f"ServeReplica:{application}:"
+        return [process for process in self.processes() if title in " ".join(process.cmdline())]
+
+    def gcs_address(self) -> str:
+        lines = (" ".join(process.cmdline()) for process in self.processes())
+        return next(match.group(1) for line in lines if (match := re.search(r"--gcs-address=(\S+)", line)))
+
+    def is_ready(self) -> bool:
+        """All pools that the config names are up."""
+        try:
+            states = httpx.get(f"{self.url}/ready", timeout=5).json()["pools"].values()
+        except (httpx.HTTPError, ValueError, KeyError):
+            return False
+        return bool(states) and all(state == "running" for state in states)
+
+    def wait_until_ready(self) -> float:
+        def ready_or_dead() -> bool:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended:\n{self.output.read_text()}")
+            return self.is_ready()
+
+        return wait_for(ready_or_dead, START_S, "all pools up", pause_s=0.5)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Stop it as an operator would, and kill what is left, so that no test leaves a process to the next."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(STOP_S)
+
+    def kill_rest(self) -> list[str]:
+        rest = self.processes()
+        for process in rest:
+            process.kill()
+        psutil.wait_procs(rest, timeout=10)
+        return [str(process) for process in rest]
+
+
+@contextmanager
+def serving(config: Path, port: int | None = None, command: list[str] | None = None) -> Iterator[Server]:
+    """Serve `config` until the block ends, by `command` where it isn't to be `enginehouse serve`."""
+    # Short, for Unix sockets have to fit into 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
+    port = port or free_port()
+    output = folder / "output.txt"
+    command = command or [str(Path(sys.executable).parent / "enginehouse"), "serve", str(config), "--port", str(port)]
+    environ = {**os.environ, "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    with output.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, text=True, env=environ, start_new_session=True)
+    server = Server(process, port, folder, output)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()
+        server.kill_rest()
+        shutil.rmtree(folder, ignore_errors=True)

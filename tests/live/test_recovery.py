@@ -1,0 +1,131 @@
+"""Replicas that are killed, pools that come and go, and servers that stop."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from deployments import guard
+from tests.live.server import Server, serving, wait_for
+
+ROOT = Path(__file__).parents[2]
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def ask(server: Server, model: str, **fields: Any) -> httpx.Response:
+    body = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 16, **fields}
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+
+
+def answers(server: Server, model: str) -> bool:
+    answer = ask(server, model)
+    assert answer.status_code in (200, 503), answer.text
+    if answer.status_code == 503:
+        assert int(answer.headers["retry-after"]) >= 1
+    return answer.status_code == 200
+
+
+def family(server: Server, pool: str) -> list[psutil.Process]:
+    """A pool's replica and every process of its engine."""
+    [replica] = server.replicas(pool)
+    return [replica, *map(psutil.Process, guard.members(replica.pid))]
+
+
+def test_replica_killed(server: Server, model: str, pool: str) -> None:
+    """SIGKILL: no process of its engine outlives it by 10 s, and the pool serves again without help."""
+    before = family(server, pool)
+    if pool == "vllm":
+        assert len(before) > 1, "vLLM's engine core is a process of its own"
+    [replica] = server.replicas(pool)
+    os.kill(replica.pid, signal.SIGKILL)
+    wait_for(lambda: not [process for process in before if process.is_running()], 10, "the engine's processes end")
+    wait_for(lambda: answers(server, model), 180, "the pool serves again", pause_s=0.5)
+    assert server.replicas(pool)[0].pid != replica.pid
+
+
+def test_engine_killed_under_its_replica(server: Server, model: str, pool: str) -> None:
+    """The engine's own process dies: clients are told, and the replica is replaced."""
+    if pool != "vllm":
+        pytest.skip("only vLLM's engine runs in a process of its own")
+    [core] = [process for process in family(server, pool) if "EngineCore" in " ".join(process.cmdline())]
+    with httpx.stream(
+        "POST",
+        f"{server.url}/v1/chat/completions",
+        json={"model": model, "messages": QUESTION, "stream": True, "max_tokens": 3000, "ignore_eos": True},
+        timeout=60,
+    ) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: {")
+        core.kill()
+        rest = "\n".join(lines)
+    assert '"error"' in rest, rest[-300:]
+    assert "[DONE]" not in rest
+    wait_for(lambda: answers(server, model), 180, "the pool serves again", pause_s=0.5)
+
+
+def deploy(server: Server, cluster: Any, document: dict[str, Any], folder: Path) -> None:
+    """`serve deploy`, as an operator changes a running server."""
+    file = folder / "changed.yaml"
+    file.write_text(yaml.safe_dump(document))
+    dashboard = f"http://{cluster.address_info['webui_url']}"
+    command = [str(Path(sys.executable).parent / "serve"), "deploy", "--address", dashboard, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path: Path) -> None:
+    """A new name is served, one whose pool isn't there is a 503, and no replica restarts."""
+    document = yaml.safe_load(config.read_text())
+    document["http_options"]["port"] = server.port
+    replicas = [process.pid for process in server.replicas("transformers") + server.replicas("ingress")]
+    models = document["applications"][0]["deployments"][0]["user_config"]["models"]
+    models |= {"alias": {"pools": ["missing", "transformers"]}, "ghost": {"pools": ["missing"]}}
+    deploy(server, cluster, document, tmp_path)
+    wait_for(lambda: "alias" in httpx.get(f"{server.url}/v1/models").text, 30, "the new names are listed")
+    assert ask(server, "alias").json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
+    answer = ask(server, "ghost")
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["code"] == "pool_not_ready"
+    assert "'missing' is not deployed" in answer.json()["error"]["message"]
+    del models["alias"], models["ghost"]
+    deploy(server, cluster, document, tmp_path)
+    wait_for(lambda: ask(server, "alias").status_code == 404, 30, "the names are gone")
+    assert [p.pid for p in server.replicas("transformers") + server.replicas("ingress")] == replicas
+
+
+def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
+    """And nothing is left of the first: no process, no listener."""
+    port = 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with serving(ROOT / "serve_config.yaml", port or None) as server:
+            port = server.port
+            assert ask(server, "smollm2-135m-instruct").status_code == 200
+            invitation = re.search(r"^  (curl .*)$", server.output.read_text(), re.MULTILINE)
+            assert invitation
+            answer = subprocess.run(invitation[1], shell=True, capture_output=True, text=True, timeout=60)
+            assert "The capital of France is Paris." in answer.stdout
+            began = time.monotonic()
+            server.stop(number)
+            assert server.process.returncode == 0
+            wait_for(lambda: not server.processes(), 10, "all processes end")
+            assert time.monotonic() - began < 60
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_plain_serve_run_works() -> None:
+    """On a machine set up by `make serve`, from the repository's root, without our command."""
+    command = [str(Path(sys.executable).parent / "serve"), "run", "--address", "local", "serve_config.yaml"]
+    with serving(ROOT / "serve_config.yaml", port=8000, command=command) as server:
+        assert ask(server, "smollm2-135m-instruct").status_code == 200
