@@ -12,6 +12,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from app import routing
 from app.config import IngressConfig
@@ -69,14 +71,17 @@ async def read_body(request: Request, limit: int) -> bytes:
     """A request's body.
 
     Raises:
-        ApiError: 413, as soon as it is longer than `limit` bytes.
+        ApiError: 413, as soon as it is longer than `limit` bytes; 499, which nobody reads, where the client left.
     """
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limit:
+                raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise ApiError(499, "The client left while it sent its request.") from None
     return b"".join(chunks)
 
 
@@ -97,23 +102,33 @@ async def _streamed(handle: Any, pool: str, wire: WireRequest) -> Response:
     except asyncio.CancelledError:
         stream.cancel()
         raise
-    return StreamingResponse(_relay(stream), head["status"], _headers(pool, head), head["media_type"])
+    return _Relay(stream, head["status"], _headers(pool, head), head["media_type"])
 
 
-async def _relay(stream: Any) -> AsyncGenerator[bytes]:
+class _Relay(StreamingResponse):
     """The rest of a pool's stream; the pool is told when nobody reads it any more."""
-    ended = False
-    try:
-        async for chunk in stream:
-            yield chunk
-        ended = True
-    except Exception as error:
-        ended = True
-        logger.warning("a stream broke: %r", error)
-        yield error_event("The engine was lost while it answered.", "engine_lost")
-    finally:
-        if not ended:
-            stream.cancel()
+
+    def __init__(self, stream: Any, status: int, headers: dict[str, str], media_type: str) -> None:
+        super().__init__(self._relay(), status, headers, media_type)
+        self._stream = stream
+        self._ended = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Here, not in the generator: that may be left before it starts, or while it waits for a client to read.
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if not self._ended:
+                self._stream.cancel()
+
+    async def _relay(self) -> AsyncGenerator[bytes]:
+        try:
+            async for chunk in self._stream:
+                yield chunk
+        except Exception as error:
+            logger.warning("a stream broke: %r", error)
+            yield error_event("The engine was lost while it answered.", "engine_lost")
+        self._ended = True
 
 
 def _headers(pool: str, head: Head) -> dict[str, str]:

@@ -9,6 +9,7 @@ from ray.serve import Application
 from app.config import IngressArgs, load_ingress_config
 from app.ingress import Gateway, create_app
 from app.pools import PoolDirectory
+from deployments import replica_port
 
 
 # FastAPI's application is made in the replica, not pickled into it: no FastAPI version's class-based views matter.
@@ -17,6 +18,7 @@ class Ingress:
     """An ingress replica. It starts without waiting for any pool."""
 
     def __init__(self) -> None:
+        replica_port.bind_to_node()
         self._gateway = Gateway(PoolDirectory())
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:

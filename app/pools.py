@@ -74,6 +74,7 @@ def read_states(status: Any) -> dict[str, PoolState]:
 def _read_state(application: Any) -> PoolState:
     deployment = application.deployments.get(DEPLOYMENT)
     if deployment is None:
-        return PoolState(False, application.status.value.lower())
+        reason = application.status.value.lower()
+        return PoolState(False, "not a pool" if reason == "running" else reason)
     running = deployment.replica_states.get("RUNNING", 0)
     return PoolState(True, "running") if running else PoolState(False, deployment.status.value.lower())

@@ -115,7 +115,7 @@ def _refuse_taken_port(where: Where) -> None:
 @contextmanager
 def _config_file(config: Path, where: Where) -> Iterator[Path]:
     """The config with the address that was asked for, as a file for `serve run`."""
-    document = yaml.safe_load(config.read_text())
+    document = yaml.safe_load(config.read_text("utf-8"))
     document["http_options"] = {**document.get("http_options", {}), "host": where.host, "port": where.port}
     with tempfile.TemporaryDirectory(prefix="enginehouse-") as folder:
         path = Path(folder) / config.name
@@ -129,6 +129,9 @@ def _serve_run(config: Path, address: str, output: IO[str]) -> Iterator["subproc
     bin_folder = Path(sys.executable).parent
     # Replicas find `engine-python` on PATH, also where this environment isn't activated.
     environ = {**os.environ, "PATH": os.pathsep.join([str(bin_folder), os.environ.get("PATH", os.defpath)])}
+    if address == "local":
+        # Ray's own switch for machines that are no cluster: its ports open on loopback, not on every interface.
+        environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     command = [str(bin_folder / "serve"), "run", "--address", address, "--app-dir", os.getcwd(), str(config)]
     child = subprocess.Popen(
         command,

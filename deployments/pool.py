@@ -9,7 +9,7 @@ from typing import Any, cast
 from ray import serve
 from ray.serve import Application
 
-from deployments import environments, guard, registry
+from deployments import environments, guard, registry, replica_port
 from deployments.config import PoolConfig
 from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse
 from deployments.errors import ApiError, internal_error, unavailable
@@ -94,6 +94,7 @@ class PoolReplica(Pool):
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         guard.contain()
+        replica_port.bind_to_node()
         pool = PoolConfig.model_validate(config)
         super().__init__(registry.create(pool.engine, pool.pool_model, pool.typed_engine_args()), pool.engine)
         await self._engine.start()

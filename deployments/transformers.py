@@ -36,7 +36,7 @@ class TransformersArgs(BaseModel):
     )
     kv_cache_tokens: int = Field(8192, ge=256, description="KV cache, in tokens, shared by all running requests.")
     block_size: int = Field(32, ge=1, le=256, description="Tokens a KV-cache block.")
-    max_num_batched_tokens: int = Field(512, ge=16, description="Most tokens a forward pass; prefill is cut to fit.")
+    max_num_batched_tokens: int = Field(256, ge=16, description="Most tokens a forward pass; longer prompts are cut.")
     max_num_seqs: int = Field(32, ge=1, description="Most requests that run together; others wait.")
     threads: int | None = Field(None, ge=1, description="CPU threads of a forward pass; default: all of the machine's.")
 

@@ -28,6 +28,7 @@ CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
 OPENAI_FIELDS = frozenset(ChatRequest.model_fields) | frozenset(CompletionRequest.model_fields)
+WITHOUT_EFFECT = {**ChatRequest.without_effect, **CompletionRequest.without_effect}
 
 _ERROR_EVENT = 'data: {"error"'
 _PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
@@ -134,7 +135,10 @@ def parse(schema: type[BaseModel], request: EngineRequest, served_name: str) -> 
         parsed = schema.model_validate_json(request.body)
     except ValidationError as error:
         raise from_validation_error(error, schema.model_fields) from None
-    for name in sorted((parsed.model_extra or {}).keys() - HARMLESS):
+    extra = parsed.model_extra or {}
+    for name in sorted(extra.keys() - HARMLESS):
+        if extra[name] in WITHOUT_EFFECT.get(name, ()):
+            continue
         if name in OPENAI_FIELDS:
             message = f"'{name}' is not supported by the vllm engine."
             raise ApiError(400, message, param=name, code="unsupported_parameter")

@@ -69,6 +69,8 @@ def cluster(server: Server) -> Iterator[Any]:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     import ray
 
+    # Ray's own patience with an address that it can't reach is a quarter of an hour.
+    assert ray._private.ray_constants.ENABLE_RAY_CLUSTER is False, "tests/conftest.py must be read before ray is"
     context = ray.init(
         address=server.gcs_address(), namespace="serve", log_to_driver=False, logging_level=logging.ERROR
     )

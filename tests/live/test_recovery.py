@@ -104,6 +104,18 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
     assert [p.pid for p in server.replicas("transformers") + server.replicas("ingress")] == replicas
 
 
+def test_every_port_is_on_loopback(server: Server) -> None:
+    """The ingress's, Ray's and the replicas' own, which would unpickle what anybody sends them."""
+    listening = [
+        (process.name(), connection.laddr.ip)
+        for process in server.processes()
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) > 5
+    assert {address for _, address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
+
+
 def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
     """And nothing is left of the first: no process, no listener."""
     port = 0

@@ -1,0 +1,171 @@
+"""Which pools are up, as read from `serve.status()`; Ray itself isn't started."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ray import serve
+from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger, ReplicaState
+from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview, ServeStatus
+
+from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_states
+
+RUNNING = PoolState(True, "running")
+
+
+def deployment(status: DeploymentStatus, **replicas: int) -> DeploymentStatusOverview:
+    states = {ReplicaState(name): count for name, count in replicas.items()}
+    return DeploymentStatusOverview(status, DeploymentStatusTrigger.UNSPECIFIED, states, "")
+
+
+def application(status: ApplicationStatus, **deployments: DeploymentStatusOverview) -> ApplicationStatusOverview:
+    return ApplicationStatusOverview(status, "", 0.0, deployments)
+
+
+def up(name: str = "a", replicas: int = 1) -> ServeStatus:
+    pool = deployment(DeploymentStatus.HEALTHY, RUNNING=replicas)
+    return ServeStatus(applications={name: application(ApplicationStatus.RUNNING, Pool=pool)})
+
+
+async def soon(true: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("not within seconds")
+
+
+def every_millisecond() -> float:
+    return 0.001
+
+
+@pytest.mark.parametrize(
+    ("seen", "state"),
+    [
+        (
+            application(ApplicationStatus.RUNNING, Pool=deployment(DeploymentStatus.HEALTHY, RUNNING=2)),
+            RUNNING,
+        ),
+        (  # An update, or one dead replica of several: what runs can answer.
+            application(ApplicationStatus.DEPLOYING, Pool=deployment(DeploymentStatus.UPDATING, RUNNING=1, STARTING=1)),
+            RUNNING,
+        ),
+        (
+            application(ApplicationStatus.UNHEALTHY, Pool=deployment(DeploymentStatus.UNHEALTHY, RUNNING=1)),
+            RUNNING,
+        ),
+        (
+            application(ApplicationStatus.DEPLOYING, Pool=deployment(DeploymentStatus.UPDATING, STARTING=1)),
+            PoolState(False, "updating"),
+        ),
+        (
+            application(ApplicationStatus.DEPLOY_FAILED, Pool=deployment(DeploymentStatus.DEPLOY_FAILED)),
+            PoolState(False, "deploy_failed"),
+        ),
+        (
+            application(ApplicationStatus.RUNNING, Pool=deployment(DeploymentStatus.UNHEALTHY, RUNNING=0, STOPPING=1)),
+            PoolState(False, "unhealthy"),
+        ),
+        (application(ApplicationStatus.DEPLOYING), PoolState(False, "deploying")),
+        (
+            application(ApplicationStatus.RUNNING, Other=deployment(DeploymentStatus.HEALTHY, RUNNING=1)),
+            PoolState(False, "not a pool"),
+        ),
+    ],
+)
+def test_the_state_of_a_pool(seen: ApplicationStatusOverview, state: PoolState) -> None:
+    assert read_states(ServeStatus(applications={"a": seen})) == {"a": state}
+
+
+def test_a_pool_that_is_absent() -> None:
+    assert read_states(ServeStatus()) == {}
+    assert PoolDirectory().state("a") == NOT_DEPLOYED == PoolState(False, "not deployed")
+
+
+async def test_the_first_pool_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("b").applications | up("c").applications))
+    pools = PoolDirectory()
+    assert pools.first_ready(["b", "c"]) is None
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.state("b").ready)
+    assert pools.first_ready(["a", "c", "b"]) == "c"
+    assert pools.first_ready(["a"]) is None
+    assert pools.first_ready([]) is None
+    await pools.stop()
+
+
+async def test_each_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [up()]
+    monkeypatch.setattr(serve, "status", lambda: seen[0])
+    pools = PoolDirectory()
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.state("a") == RUNNING)
+    seen[0] = up(replicas=0)
+    await soon(lambda: pools.state("a") == PoolState(False, "healthy"))
+    seen[0] = ServeStatus()
+    await soon(lambda: pools.state("a") == NOT_DEPLOYED)
+    await pools.stop()
+
+
+async def test_the_last_state_stands_while_the_controller_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+
+    def status() -> ServeStatus:
+        nonlocal looks
+        looks += 1
+        if looks in (2, 3):
+            raise RuntimeError("the controller restarts")
+        return up(replicas=1 if looks == 1 else 0)
+
+    states: list[PoolState] = []
+    pools = PoolDirectory()
+
+    def interval() -> float:
+        states.append(pools.state("a"))
+        return 0
+
+    monkeypatch.setattr(serve, "status", status)
+    pools.watch(interval)
+    await soon(lambda: len(states) >= 4)
+    await pools.stop()
+    assert states[:4] == [RUNNING, RUNNING, RUNNING, PoolState(False, "healthy")]
+    assert caplog.messages == ["cannot read the pools' state, keeping the last: the controller restarts"] * 2
+
+
+async def test_stop_ends_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def status() -> ServeStatus:
+        nonlocal looks
+        looks += 1
+        return up()
+
+    monkeypatch.setattr(serve, "status", status)
+    pools = PoolDirectory()
+    await pools.stop()  # before any look: nothing to do
+    pools.watch(every_millisecond)
+    await soon(lambda: looks > 0)
+    await pools.stop()
+    await pools.stop()
+    before = looks
+    await asyncio.sleep(0.05)
+    assert looks == before
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_handle_is_made_once_for_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str]] = []
+
+    def make(name: str, app_name: str, _check_exists: bool) -> Any:
+        assert not _check_exists  # that would ask the controller, while a request waits
+        made.append((name, app_name))
+        return object()
+
+    monkeypatch.setattr(serve, "get_deployment_handle", make)
+    pools = PoolDirectory()
+    assert pools.handle("a") is pools.handle("a")
+    assert pools.handle("a") is not pools.handle("b")
+    assert made == [("Pool", "a"), ("Pool", "b")]
