@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -39,11 +40,21 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, what: str, pause_s:
     return time.monotonic() - began
 
 
+def read_for(terminal: int, text: str, timeout_s: float) -> str:
+    """What a terminal prints until `text` appears in it."""
+    output, deadline = "", time.monotonic() + timeout_s
+    while text not in output:
+        if time.monotonic() > deadline or not select.select([terminal], [], [], timeout_s)[0]:
+            raise TimeoutError(f"no {text!r} within {timeout_s:.0f} s in:\n{output}")
+        output += os.read(terminal, 4096).decode(errors="replace")
+    return output
+
+
 @dataclass
 class Server:
     """A running `enginehouse serve`."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[Any]"
     port: int
     folder: Path  # Ray's files
     output: Path

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from deployments import guard
+from tests.live.conftest import HAS_VLLM, NO_VLLM
 from tests.live.server import Server, serving, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -53,10 +54,10 @@ def test_replica_killed(server: Server, model: str, pool: str) -> None:
     assert server.replicas(pool)[0].pid != replica.pid
 
 
-def test_engine_killed_under_its_replica(server: Server, model: str, pool: str) -> None:
-    """The engine's own process dies: clients are told, and the replica is replaced."""
-    if pool != "vllm":
-        pytest.skip("only vLLM's engine runs in a process of its own")
+@pytest.mark.skipif(not HAS_VLLM, reason=NO_VLLM)
+def test_engine_killed_under_its_replica(server: Server) -> None:
+    """vLLM's engine core, a process of its own, dies: clients are told, and the replica is replaced."""
+    model, pool = "smollm2-vllm", "vllm"
     [core] = [process for process in family(server, pool) if "EngineCore" in " ".join(process.cmdline())]
     with httpx.stream(
         "POST",
