@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from app.check import Checked, check_file
-from deployments import environments, models
+from deployments import environment_build, environments, models
 from deployments.environments import InstallError, UnknownEngineError
 from deployments.models import ModelNotFoundError
 
@@ -126,7 +126,7 @@ def engines_install(names: tuple[str, ...], json_: bool) -> None:
     built = []
     for name in names:
         try:
-            environment = environments.install(name, _progress)
+            environment = environment_build.install(name, _progress)
         except (UnknownEngineError, InstallError) as error:
             _fail(error)
         built.append({"engine": name, "variant": environment.variant, "path": str(environment.folder)})

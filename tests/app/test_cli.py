@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from app import cli, runner
 from app.check import Checked
-from deployments import environments
+from deployments import environment_build, environments
 from deployments.environments import InstallError, Listing
 from deployments.models import ModelNotFoundError
 
@@ -210,7 +210,7 @@ def test_an_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         report(f"{engine}: a step")
         return environments.environment(engine, "cpu")
 
-    monkeypatch.setattr(environments, "install", install)
+    monkeypatch.setattr(environment_build, "install", install)
     folder = environments.environment("vllm", "cpu").folder
     result = call("engines", "install", "vllm")
     assert (result.exit_code, result.stdout) == (0, f"vllm: installed in {folder}\n")

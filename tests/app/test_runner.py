@@ -19,7 +19,7 @@ import yaml
 from app import runner
 from app.check import check_file
 from app.runner import RunError, Where
-from deployments import environments, guard, models
+from deployments import environment_build, guard, models
 
 # Does as the plan says, and notes what it was given. Its answers to /ready come in turn, and the last one stays.
 FAKE_SERVE = """
@@ -259,7 +259,7 @@ def test_what_pools_need_is_prepared_once(tmp_path: Path, monkeypatch: pytest.Mo
     config.write_text(yaml.safe_dump({"applications": applications}))
     installed: list[str] = []
     resolved: list[tuple[str, str | None]] = []
-    monkeypatch.setattr(environments, "install", lambda engine, report: installed.append(engine))
+    monkeypatch.setattr(environment_build, "install", lambda engine, report: installed.append(engine))
     monkeypatch.setattr(models, "resolve", lambda model, revision, report: resolved.append((model, revision)))
     runner.prepare(check_file(config, {}), print)
     assert installed == ["vllm"]

@@ -1,13 +1,14 @@
 """A leader that contains itself, and its descendants. Each prints its pid and waits. Run as a script, by test_guard.
 
-The arguments say how each generation is made: `subprocess`, `fork`, or `odd-name` (a subprocess with a hostile name).
+The arguments say how each generation is made: `fork`, or a subprocess: `plain`, `own-group` (of a process group of its
+own) or `odd-name` (with a name that is hard to read). All end by themselves after a while, whatever becomes of the test.
 """
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from deployments import guard
@@ -16,17 +17,19 @@ ODD_NAME = b"\xff) Z 1 1 1"  # no UTF-8, and a parenthesis as if the name ended 
 
 
 def live(ways: list[str]) -> None:
+    signal.alarm(30)
     print(os.getpid(), flush=True)
     match ways:
         case ["fork", *rest]:
             multiprocessing.get_context("fork").Process(target=descend, args=(rest,)).start()
         case [way, *rest]:
-            subprocess.Popen([sys.executable, __file__, "descend", way, *rest])
+            process_group = 0 if way == "own-group" else None
+            subprocess.Popen([sys.executable, __file__, "descend", way, *rest], process_group=process_group)
 
 
 def descend(ways: list[str]) -> None:
     live(ways)
-    time.sleep(120)
+    signal.pause()
 
 
 def main(role: str, *ways: str) -> None:

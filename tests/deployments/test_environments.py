@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deployments import environment_build, environments
-from deployments.environment_build import build
+from deployments.environment_build import build, install
 from deployments.environments import (
     Environment,
     InstallError,
@@ -25,7 +25,6 @@ from deployments.environments import (
     describe,
     environment,
     inside,
-    install,
     machine_variant,
     pin_lines,
     prune,

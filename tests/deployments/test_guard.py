@@ -94,9 +94,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-WAYS = pytest.mark.parametrize(
-    "ways", [("subprocess", "fork"), ("fork", "subprocess"), ("subprocess", "odd-name")], ids="-".join
-)
+WAYS = pytest.mark.parametrize("ways", [("plain", "fork"), ("fork", "plain"), ("plain", "odd-name")], ids="-".join)
 ENDS = pytest.mark.parametrize("end", [Family.kill, Family.leave], ids=["killed", "left"])
 
 
@@ -121,19 +119,28 @@ def test_all_are_gone_with_their_leader(
 def test_a_leader_that_has_a_group_already_keeps_it(
     start: Callable[..., Family], end: Callable[[Family], None]
 ) -> None:
-    family = start("subprocess", "fork", process_group=0)
+    family = start("plain", "fork", process_group=0)
     assert os.getsid(family.leader.pid) == os.getsid(0)
     end(family)
     assert eventually(lambda: not any(map(is_alive, family.others)))
 
 
+def test_a_member_with_a_group_of_its_own_is_gone_too(start: Callable[..., Family]) -> None:
+    family = start("own-group")
+    (child,) = family.descendants
+    assert os.getpgid(child.pid) == child.pid
+    assert eventually(lambda: guard.members(family.leader.pid) == [child.pid])
+    family.kill()
+    assert eventually(lambda: not any(map(is_alive, family.others)))
+
+
 def test_a_leader_gets_a_session_of_its_own(start: Callable[..., Family]) -> None:
-    family = start("subprocess")
+    family = start("plain")
     assert os.getsid(family.leader.pid) == family.leader.pid != os.getsid(0)
 
 
 def test_nothing_is_killed_while_the_leader_lives(start: Callable[..., Family]) -> None:
-    family = start("subprocess", "fork")
+    family = start("plain", "fork")
     time.sleep(0.5)
     assert all(map(is_alive, family.others))
 
@@ -153,7 +160,7 @@ def test_members_are_the_descendants_alone(
 
 
 def test_a_dead_process_that_nobody_has_reaped_is_no_member(start: Callable[..., Family]) -> None:
-    family = start("subprocess")
+    family = start("plain")
     (child,) = family.descendants
     assert eventually(lambda: guard.members(family.leader.pid) == [child.pid])
     child.kill()
@@ -162,7 +169,7 @@ def test_a_dead_process_that_nobody_has_reaped_is_no_member(start: Callable[...,
 
 
 def test_the_guard_outlives_a_signal_to_its_leader_s_group(start: Callable[..., Family]) -> None:
-    family = start("subprocess")
+    family = start("plain")
     (watching,) = family.guards
     assert eventually(lambda: os.getsid(watching.pid) == watching.pid)
     assert os.getsid(watching.pid) != os.getsid(family.leader.pid)

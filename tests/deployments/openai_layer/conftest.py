@@ -46,6 +46,16 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
+def tokenizer_with_start() -> Tokenizer:
+    """One that begins whatever it encodes with START."""
+    from tokenizers.processors import TemplateProcessing
+
+    backend = byte_level_bpe(["hello"])
+    backend.post_processor = TemplateProcessing(single=f"{START} $A", special_tokens=[(START, 1)])
+    return wrapped(backend)
+
+
+@pytest.fixture
 def byte_fallback_tokenizer() -> Tokenizer:
     """A few words, and `<0x..>` tokens for the bytes of everything else, as SentencePiece writes them."""
     from tokenizers import Tokenizer as Backend

@@ -19,6 +19,7 @@ class FakeEngine:
     eos_token_ids: frozenset[int] = frozenset({0})
     failure: Exception | None = None
     fails_after: int = 0  # tokens
+    failing_call: int | None = None  # the only generation that fails; None: all do
     hangs_after: int | None = None  # tokens
     top: Callable[[int], tuple[tuple[int, float], ...]] = lambda token_id: ()
     calls: list[tuple[list[int], Sampling]] = field(default_factory=list)
@@ -28,19 +29,21 @@ class FakeEngine:
 
     async def generate(self, prompt: list[int], sampling: Sampling) -> AsyncGenerator[Token]:
         answer = self.answers[len(self.calls) % len(self.answers)]
+        call = len(self.calls)
         self.calls.append((prompt, sampling))
         self.running += 1
         try:
             for position, token_id in enumerate([*answer, *self.eos_token_ids][: sampling.max_tokens]):
-                await self._obstacle(position)
+                await self._obstacle(call, position)
                 self.generated += 1
                 yield Token(token_id, -0.5 * (position + 1), self.top(token_id))
         finally:
             self.running -= 1
 
-    async def _obstacle(self, position: int) -> None:
+    async def _obstacle(self, call: int, position: int) -> None:
         await asyncio.sleep(0)  # as a real engine does, so that choices take turns
-        if self.failure is not None and position == self.fails_after:
+        fails = self.failing_call in (None, call) and position == self.fails_after
+        if self.failure is not None and fails:
             raise self.failure
         if position == self.hangs_after:
             self.hanging.set()

@@ -104,6 +104,12 @@ async def test_the_tokens_that_spell_a_stop_string_are_hidden(tokenizer: Tokeniz
     assert [(piece.text, ids_of(piece)) for piece in pieces] == [("a", letters[:1]), ("b", letters[1:2]), ("", [])]
 
 
+async def test_a_token_is_hidden_until_its_own_text_is_sent(tokenizer: Tokenizer) -> None:
+    letters = [tokenizer.encode(letter)[0] for letter in "accde"]
+    pieces = await Run(tokenizer, letters).deltas(["cde"])
+    assert [(piece.text, ids_of(piece)) for piece in pieces] == [("a", letters[:1]), ("c", letters[1:2]), ("", [])]
+
+
 async def test_a_token_that_begins_before_a_stop_string_is_shown(tokenizer: Tokenizer) -> None:
     """Its text is cut, but without it there would be no token for what is left of it."""
     the = tokenizer.encode(" the")

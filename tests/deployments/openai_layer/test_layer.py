@@ -287,6 +287,15 @@ async def test_the_conversation_goes_through_the_model_s_template(client: Client
     assert prompt[0] == 1  # one token, not the nine of its characters
 
 
+async def test_a_template_writes_its_special_tokens_itself(tokenizer_with_start: Tokenizer) -> None:
+    client = Client(FakeEngine(tokenizer_with_start))
+    await client.chat()
+    await client.complete()
+    prompts = [tokenizer_with_start.decode(prompt) for prompt, _ in client.engine.calls]
+    assert prompts == [RENDERED, "<|start|>Hello"]
+    client.layer.close()
+
+
 @pytest.mark.parametrize("role", ["system", "developer"])
 async def test_a_developer_is_a_system(client: Client, role: str) -> None:
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
@@ -460,7 +469,7 @@ async def test_a_chat_stream_s_log_probabilities_are_the_whole_s(client: Client)
     documents = await streamed(await client.chat(logprobs=True, stream=True))
     got = [choice["logprobs"] for choice in of_choice(documents, 0)]
     assert [token for logprobs in got if logprobs for token in logprobs["content"]] == expected
-    assert got[0] is None
+    assert (got[0], got[-1]) == (None, None)
     texts = [choice["delta"].get("content", "") for choice in of_choice(documents, 0)]
     for text, logprobs in zip(texts[1:-1], got[1:-1], strict=True):
         assert b"".join(bytes(token["bytes"]) for token in logprobs["content"]).decode() == text
@@ -526,6 +535,7 @@ async def test_text_is_not_escaped(client: Client) -> None:
     response = await client.chat()
     assert isinstance(response.body, bytes)
     assert "😀".encode() in response.body
+    assert "😀".encode() in b"".join([chunk async for chunk in chunks_of(await client.chat(stream=True))])
 
 
 async def test_no_chunk_is_empty(client: Client) -> None:
@@ -566,6 +576,21 @@ async def test_an_engine_that_fails_later_fails_a_whole_answer(client: Client) -
     with pytest.raises(EngineDeadError, match="gone"):
         await client.chat(n=3)
     await asyncio.sleep(0)
+    assert client.engine.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_choice_s_failure_aborts_the_others(client: Client, stream: bool) -> None:
+    client.engine.failure, client.engine.fails_after, client.engine.failing_call = EngineDeadError("gone"), 3, 1
+    client.engine.hangs_after = 3
+    if stream:
+        *_, error = await events(chunks_of(await client.chat(n=3, stream=True)))
+        assert "error" in error
+    else:
+        with pytest.raises(EngineDeadError, match="gone"):
+            await client.chat(n=3)
+    await asyncio.sleep(0)
+    assert len(client.engine.calls) == 3
     assert client.engine.running == 0
 
 

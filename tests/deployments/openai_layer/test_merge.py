@@ -80,8 +80,11 @@ async def test_an_error_in_one_stream_comes_through_and_closes_all(source: Sourc
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_closing_closes_all(source: Source, count: int) -> None:
-    async with aclosing(merge([source.numbers(1000) for _ in range(count)])) as merged:
+    streams = [source.numbers(1000) for _ in range(count)]  # held here, so that no garbage collector closes them
+    async with aclosing(merge(streams)) as merged:
         await anext(merged)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert source.open == count
     assert source.open == 0
     assert len(asyncio.all_tasks()) == 1

@@ -200,6 +200,14 @@ def test_null_is_as_good_as_nothing(schema: type[GenerationRequest], field: str)
 
 
 @BOTH
+@pytest.mark.parametrize("field", ["temperature", "top_p"])
+@pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY])
+def test_only_numbers_are_numbers(schema: type[GenerationRequest], field: str, value: float) -> None:
+    error = refused_with(schema, **{field: value})
+    assert error.message == f"Invalid value for '{field}': Input should be a finite number."
+
+
+@BOTH
 def test_a_required_field_is_missed_by_name(schema: type[GenerationRequest]) -> None:
     for field in REQUIRED[schema]:
         rest = {name: value for name, value in REQUIRED[schema].items() if name != field}
