@@ -1,7 +1,7 @@
 """A leader that contains itself, and its descendants. Each prints its pid and waits. Run as a script, by test_guard.
 
 The arguments say how each generation is made: `fork`, or a subprocess: `plain`, `own-group` (of a process group of its
-own) or `odd-name` (with a name that is hard to read). All end by themselves after a while, whatever becomes of the test.
+own) or `odd-name` (with a name that is hard to read). All end by themselves after a while, whatever the test does.
 """
 
 import multiprocessing
