@@ -87,8 +87,11 @@ def serve(config: Path, host: str | None, port: int | None, address: str, json_:
 
 def _invite(url: str, names: list[str]) -> None:
     """Say that it serves, with a command that works."""
+    if not names:
+        click.echo(f"Serving no model yet on {url} (Ctrl-C stops).")
+        return
     question = [{"role": "user", "content": "What is the capital of France?"}]
-    body = json.dumps({"model": names[0], "messages": question, "temperature": 0}) if names else "{}"
+    body = json.dumps({"model": names[0], "messages": question, "temperature": 0})
     click.echo(f"Serving {', '.join(names)} on {url} (Ctrl-C stops). Try:\n")
     click.echo(f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n")
 

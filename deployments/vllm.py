@@ -22,8 +22,9 @@ from deployments.openai_layer.schema import ChatRequest, CompletionRequest
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
 # most of the memory there is.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
-# bfloat16 loses to float32 on CPUs without AMX; blocks of 32 let short prompts hit the prefix cache.
-CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
+# bfloat16 loses to float32 on CPUs without AMX; blocks of 32 let short prompts hit the prefix cache. A prefill is cut
+# small, because nothing else happens while a part of it is computed: no token for others, no abort.
+CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "max_num_batched_tokens": 512}
 
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
@@ -114,10 +115,10 @@ class VllmEngine(Engine):
             raise EngineDeadError(f"vLLM is not healthy: {error}") from error
 
     async def stats(self) -> EngineStats:
-        # The scheduler reports only while it steps: after the last request has gone, its last report is stale.
-        if not self._engine.output_processor.has_unfinished_requests():
-            return EngineStats(running=0, waiting=0)
-        return EngineStats(running=self._counts.running, waiting=self._counts.waiting)
+        # The scheduler reports only after a step: what it hasn't yet reported waits, what has gone doesn't run.
+        unfinished: int = self._engine.output_processor.get_num_unfinished_requests()
+        running = min(self._counts.running, unfinished)
+        return EngineStats(running=running, waiting=unfinished - running)
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None
@@ -201,17 +202,16 @@ def _names(dataclass: Any) -> set[str]:
 
 
 def _make_counter() -> Any:
-    """A vLLM stat logger that keeps the scheduler's last counts."""
+    """A vLLM stat logger that keeps the scheduler's last count."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class Counter(StatLoggerBase):  # type: ignore[misc,unused-ignore]
         def __init__(self) -> None:
-            self.running = self.waiting = 0
+            self.running = 0
 
         def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
             if scheduler_stats is not None:
                 self.running = scheduler_stats.num_running_reqs
-                self.waiting = scheduler_stats.num_waiting_reqs
 
         def log_engine_initialized(self) -> None:
             pass

@@ -173,6 +173,7 @@ NO_MODELS = "The ingress has no models: add 'deployments: [{name: Ingress, user_
             "http_options: 5",
             "line 2: http_options: Input should be a valid dictionary.",
         ),
+        ("  port: 8000", "  7: 8000", "line 4: http_options.7: The key '7' isn't a string: put it in quotes."),
         ("anything: [", "7: [", "line 26: applications[2].args.7: The key '7' isn't a string: put it in quotes."),
         ("proxy_location:", "on: 1\nproxy_location:", "True: The key 'True' isn't a string: put it in quotes."),
         # Names

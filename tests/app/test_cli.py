@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from app import cli, runner
 from app.check import Checked
+from app.environment import PROCESS_VARIABLES
 from deployments import environment_build, environments
 from deployments.environments import InstallError, Listing
 from deployments.models import ModelNotFoundError
@@ -106,12 +107,25 @@ def test_help_shows_every_argument(names: tuple[str, ...], flag: str) -> None:
         assert inner.get_short_help_str(limit=20).rstrip(".") in result.stdout
 
 
+def test_every_variable_that_is_read_is_a_known_one() -> None:
+    variables = {str(parameter.envvar) for command in COMMANDS.values() for parameter in command.params}
+    assert variables - {"None"} == PROCESS_VARIABLES.keys() - {"ENGINEHOUSE_CACHE"}
+
+
 def test_the_version() -> None:
     assert call("--version").stdout == f"enginehouse, version {metadata.version('enginehouse')}\n"
 
 
 @pytest.mark.parametrize(
-    "arguments", [["chek"], ["check"], ["check", CONFIG, "--jsn"], ["serve", CONFIG, "--port", "0"]]
+    "arguments",
+    [
+        ["chek"],
+        ["check"],
+        ["check", CONFIG, "--jsn"],
+        ["engines", "install"],
+        ["models", "prepare"],
+        ["serve", CONFIG, "--port", "0"],
+    ],
 )
 def test_a_wrong_call_is_status_2(arguments: list[object]) -> None:
     result = call(*arguments)
@@ -126,6 +140,12 @@ def test_a_config_that_is_right() -> None:
     result = call("check", CONFIG)
     summary = "1 model(s): smollm2-135m-instruct; 1 pool(s): smollm2 on transformers"
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"{CONFIG}: OK: {summary}\n", "")
+
+
+def test_every_model_and_pool_is_named() -> None:
+    result = call("check", ROOT / "cluster" / "cpu-engines.yaml")
+    summary = "smollm2-transformers, smollm2-vllm; 2 pool(s): transformers on transformers, vllm on vllm"
+    assert result.stdout.endswith(f": OK: 2 model(s): {summary}\n")
 
 
 def test_a_config_that_is_right_as_json() -> None:
@@ -291,6 +311,11 @@ def test_serve_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, result.stderr) == (3, "  a step\n")
     assert result.stdout == f"Serving m, n on http://host:1 (Ctrl-C stops). Try:\n\n  {CURL}\n\n"
     assert ran.called == {"config": CONFIG, "host": "::1", "port": 8001, "address": "ray://x"}
+
+
+def test_serve_without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run", Ran([]))
+    assert call("serve", CONFIG).stdout == "Serving no model yet on http://host:1 (Ctrl-C stops).\n"
 
 
 def test_serve_as_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,7 @@ async def test_a_stream_whose_head_is_an_error(client: httpx.AsyncClient, pools:
 
 @pytest.mark.parametrize("error", [RayActorError(error_msg="secret"), ValueError("secret")])
 async def test_a_stream_that_breaks_ends_with_an_error_event(
-    client: httpx.AsyncClient, pools: FakePools, error: Exception
+    client: httpx.AsyncClient, pools: FakePools, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     pools.handles["a"].items = (HEAD, b"data: 1\n\n", error)
     response = await client.post(GENERATE[0], json={"model": "m", "stream": True})
@@ -238,6 +238,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(
         }
     }
     assert b"[DONE]" not in response.content and b"secret" not in response.content
+    assert f"a stream broke: {error!r}" in caplog.messages
 
 
 async def test_a_stream_that_is_cancelled_before_its_head(client: httpx.AsyncClient, pools: FakePools) -> None:
@@ -363,7 +364,12 @@ class TestAPoolThatGivesNoAnswer:
         "error", [RayActorError(error_msg="secret"), DeploymentUnavailableError(DeploymentID("secret"))]
     )
     async def test_its_replica_is_lost(
-        self, client: httpx.AsyncClient, pools: FakePools, stream: bool, error: Exception
+        self,
+        client: httpx.AsyncClient,
+        pools: FakePools,
+        stream: bool,
+        error: Exception,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         pools.handles["a"].items = (error,)
         response = await self.post(client, stream)
@@ -374,6 +380,7 @@ class TestAPoolThatGivesNoAnswer:
             "param": None,
             "code": "replica_lost",
         }
+        assert f"pool a gave no answer: {error!r}" in caplog.messages
 
     async def test_something_unexpected(
         self, client: httpx.AsyncClient, pools: FakePools, stream: bool, caplog: pytest.LogCaptureFixture
@@ -551,7 +558,9 @@ async def test_the_openapi_document(client: httpx.AsyncClient) -> None:
     assert response.status_code == 200
     document = response.json()
     for path, field in zip(GENERATE, ("messages", "prompt"), strict=True):
-        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        body = document["paths"][path]["post"]["requestBody"]
+        assert body["required"] is True
+        schema = body["content"]["application/json"]["schema"]
         assert {"model", "stream", "max_tokens", field} <= set(schema["properties"])
         assert {"model", field} <= set(schema["required"])
         assert "$defs" not in str(schema)

@@ -149,11 +149,11 @@ async def test_stop_ends_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     pools.watch(every_millisecond)
     await soon(lambda: looks > 0)
     await pools.stop()
-    await pools.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     before = looks
     await asyncio.sleep(0.05)
     assert looks == before
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await pools.stop()
 
 
 def test_a_handle_is_made_once_for_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:

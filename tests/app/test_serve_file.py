@@ -46,6 +46,13 @@ def with_deployment(**options: Any) -> dict[str, Any]:
     return {"applications": [{"name": "a", "import_path": "m:build", "deployments": [{"name": "D", **options}]}]}
 
 
+def test_the_route_by_default() -> None:
+    for model in (ServeFile, ray_schema.ServeDeploySchema):
+        assert [application.route_prefix for application in model.model_validate(with_deployment()).applications] == [
+            "/"
+        ]
+
+
 def test_the_address_by_default() -> None:
     ours = ServeFile.model_validate(with_deployment()).http_options
     rays = ray_schema.ServeDeploySchema.model_validate(with_deployment()).http_options
@@ -77,7 +84,10 @@ def test_what_ray_refuses_is_refused_here(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_replicas": 2},
+        {"num_replicas": 1, "max_ongoing_requests": 1, "max_surge_percent": 0},
+        {"graceful_shutdown_wait_loop_s": 0, "graceful_shutdown_timeout_s": 0},
+        {"health_check_period_s": 0.1, "health_check_timeout_s": 0.1},
+        {"ray_actor_options": {"num_cpus": 0, "num_gpus": 0, "memory": 0}},
         {"num_replicas": "auto"},
         {"max_queued_requests": -1},
         {"autoscaling_config": {"min_replicas": 0, "max_replicas": 4}},
@@ -100,6 +110,14 @@ def test_what_ray_refuses_outside_a_deployment(change: dict[str, Any]) -> None:
     for model in (ServeFile, ray_schema.ServeDeploySchema):
         with pytest.raises(ValidationError):
             model.model_validate(with_deployment() | change)
+
+
+@pytest.mark.parametrize(
+    "change", [{"target_capacity": 0}, {"target_capacity": 100}, {"http_options": {"port": 65535}}]
+)
+def test_what_ray_takes_outside_a_deployment(change: dict[str, Any]) -> None:
+    for model in (ServeFile, ray_schema.ServeDeploySchema):
+        model.model_validate(with_deployment() | change)
 
 
 def test_unknown_keys_are_refused_at_every_level() -> None:
