@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from deployments import models
 from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
@@ -30,6 +30,7 @@ CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "max_nu
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
 OPENAI_FIELDS = frozenset(ChatRequest.model_fields) | frozenset(CompletionRequest.model_fields)
 WITHOUT_EFFECT = {**ChatRequest.without_effect, **CompletionRequest.without_effect}
+POOL_KEYS = frozenset({"model", "model_tag", "served_model_name", "revision"})  # not for engine_args
 
 _ERROR_EVENT = 'data: {"error"'
 _PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
@@ -42,6 +43,12 @@ class VllmArgs(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
+
+    @model_validator(mode="after")
+    def _leaves_the_model_to_the_pool(self) -> Self:
+        if taken := POOL_KEYS & (self.model_extra or {}).keys():
+            raise ValueError(f"'{min(taken)}' is set by the pool's own keys model, revision and served_name")
+        return self
 
 
 class VllmEngine(Engine):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deployments.engine import Endpoint, EngineRequest, PoolModel
 from deployments.errors import ApiError
@@ -266,3 +266,9 @@ def test_args_pass_through_as_they_are() -> None:
     engine = VllmEngine(PoolModel("m", "m"), args)
     assert engine._args == args.model_extra
     assert VllmEngine(PoolModel("m", "m"), VllmArgs())._args == {}
+
+
+@pytest.mark.parametrize("name", ["model", "served_model_name", "revision"])
+def test_engine_args_leave_the_model_to_the_pool(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"'{name}' is set by the pool's own keys"):
+        VllmArgs.model_validate({name: "x", "max_model_len": 128})
