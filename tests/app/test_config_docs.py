@@ -1,5 +1,7 @@
 """docs/configuration.md is made from the code, and says all of it."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +20,12 @@ SETTINGS = [IngressConfig, PoolConfig, *map(registry.args_type, sorted(registry.
 
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == render(), "run `make docs`"
+
+
+def test_make_docs_writes_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    subprocess.run([sys.executable, "-m", "app.config_docs", page], cwd=PAGE.parents[1], check=True, timeout=30)
+    assert page.read_text("utf-8") == render()
 
 
 @pytest.mark.parametrize("model", SETTINGS)

@@ -335,6 +335,16 @@ def test_a_port_that_is_taken(fake: FakeServe) -> None:
     assert not (fake.folder / "seen.json").exists()
 
 
+def test_a_port_that_was_left_just_now_is_free(fake: FakeServe) -> None:
+    with socket.create_server(("127.0.0.1", fake.port)) as server:
+        client = socket.create_connection(("127.0.0.1", fake.port))
+        server.accept()[0].close()  # first, so that the wait for late packets is this side's
+        client.close()
+    fake.plan()
+    with pytest.raises(RunError, match=r"^Ray Serve ended by itself"):
+        fake.run()
+
+
 # A whole run that is told to stop
 
 
