@@ -84,6 +84,11 @@ class _Checker:
         if not isinstance(file, ServeFile):
             return
         self._checked.file = file
+        if "host" not in file.http_options.model_fields_set:
+            message = (
+                "Say where to listen, 'http_options: {host: 127.0.0.1}': plain 'serve run' would listen everywhere."
+            )
+            self._problem(self._document.existing(("http_options",)), message)
         self._check_names(file.applications)
         for index, application in enumerate(file.applications):
             self._check_application(application, ("applications", index))

@@ -336,6 +336,17 @@ def test_vllms_own_arguments_are_vllms_to_judge(check: Check) -> None:
     assert check(changed(("engine: transformers", "engine: vllm"), ("threads: 2", "anything: 2"))).problems == []
 
 
+@pytest.mark.parametrize("options", [None, {"port": 8000}])
+def test_the_address_is_said(check: Check, options: dict[str, int] | None) -> None:
+    document = yaml.safe_load(BASE)
+    del document["http_options"]
+    if options is not None:
+        document["http_options"] = options
+    [problem] = check(yaml.safe_dump(document)).problems
+    assert problem.message.startswith("Say where to listen, 'http_options: {host: 127.0.0.1}'")
+    assert problem.where == ("http_options" if options else "")
+
+
 def test_two_ingresses(check: Check) -> None:
     """Each is checked with its own models, whichever comes first."""
     second = "{name: Ingress, user_config: {models: {big: {pools: [two]}}}}"
