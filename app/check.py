@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,6 +15,8 @@ from app.serve_file import ApplicationOptions, ServeFile
 from app.yaml_lines import Document, Location, YamlError, load
 from deployments.config import PoolConfig
 from deployments.errors import dotted, sentence, unknown_keys
+
+T = TypeVar("T", bound=BaseModel)
 
 INGRESS = "app.main:build"
 POOL = "deployments.pool:build"
@@ -39,6 +41,7 @@ class Checked:
     """A file as far as it could be read, and what is wrong with it."""
 
     file: ServeFile | None = None
+    document: dict[str, Any] = field(default_factory=dict)  # the file as it was written, where `file` is there
     pools: dict[str, PoolConfig] = field(default_factory=dict)  # by application name
     ingress: IngressConfig | None = None
     problems: list[Problem] = field(default_factory=list)
@@ -81,9 +84,10 @@ class _Checker:
             self._problem((), "The file is empty.")
             return
         file = self._parse(ServeFile, self._document.value, ())
-        if not isinstance(file, ServeFile):
+        if file is None:
             return
         self._checked.file = file
+        self._checked.document = self._document.value
         if "host" not in file.http_options.model_fields_set:
             message = (
                 "Say where to listen, 'http_options: {host: 127.0.0.1}': plain 'serve run' would listen everywhere."
@@ -121,12 +125,9 @@ class _Checker:
             self._problem((*at, "route_prefix"), message)
         self._check_deployment_names(application, at, "Pool")
         pool = self._parse(PoolConfig, application.args, (*at, "args"))
-        if isinstance(pool, PoolConfig):
+        if pool is not None:
             self._checked.pools[application.name] = pool
-            try:
-                pool.typed_engine_args()
-            except ValidationError as error:
-                self._add(error, pool.engine_args_type, (*at, "args", "engine_args"))
+            self._parse(pool.engine_args_type, pool.engine_args, (*at, "args", "engine_args"))
 
     def _check_ingress(self, application: ApplicationOptions, at: Location) -> None:
         self._check_deployment_names(application, at, "Ingress")
@@ -134,7 +135,7 @@ class _Checker:
             if deployment.name == "Ingress" and deployment.user_config is not None:
                 location = (*at, "deployments", index, "user_config")
                 ingress = self._parse(IngressConfig, deployment.user_config, location)
-                if isinstance(ingress, IngressConfig):
+                if ingress is not None:
                     self._checked.ingress = ingress
                     self._check_models(ingress, (*location, "models"))
                 return
@@ -160,16 +161,14 @@ class _Checker:
                 message = f"The model '{model}' names a pool '{pool}' that isn't there; {hint}"
                 self._problem((*at, model), message)
 
-    def _parse(self, schema: type[BaseModel], value: Any, at: Location) -> BaseModel | None:
+    def _parse(self, schema: type[T], value: Any, at: Location) -> T | None:
+        """`value`, which stands `at` a place in the document, as `schema`; None where it doesn't fit."""
         try:
             return schema.model_validate(value)
         except ValidationError as error:
-            self._add(error, schema, at)
+            for location, message in explain(error, schema, self._document, at):
+                self._problem(location, message)
             return None
-
-    def _add(self, error: ValidationError, schema: type[BaseModel], at: Location) -> None:
-        for location, message in explain(error, schema, self._document, at):
-            self._problem(location, message)
 
     def _problem(self, location: Location, message: str) -> None:
         self._checked.problems.append(Problem(dotted(location), message, self._document.line(location)))

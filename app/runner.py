@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 import yaml
 
@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 POLL_S = 0.5
 STOP_S = 90.0  # for requests in flight to end and replicas to stop, before what is left is killed
 LOG_TAIL = 25
+FAILED = frozenset({"deploy_failed", "unhealthy"})  # of a pool: not worth waiting for
 
 
 class RunError(RuntimeError):
@@ -79,7 +80,11 @@ def run(
     prepare(checked, report)
     log = cache_dir() / "logs" / f"serve-{where.port}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _config_file(config, where) as file, log.open("w") as output, _serve_run(file, address, output) as child:
+    with (
+        _config_file(config.name, checked.document, where) as file,
+        log.open("w") as output,
+        _serve_run(file, address, output) as child,
+    ):
         report(f"starting Ray Serve; its log: {log}")
         with _signals() as stop:
             _wait_until_ready(child, where, log, stop, report)
@@ -113,13 +118,12 @@ def _refuse_taken_port(where: Where) -> None:
 
 
 @contextmanager
-def _config_file(config: Path, where: Where) -> Iterator[Path]:
-    """The config with the address that was asked for, as a file for `serve run`."""
-    document = yaml.safe_load(config.read_text("utf-8"))
-    document["http_options"] = {**document.get("http_options", {}), "host": where.host, "port": where.port}
+def _config_file(name: str, document: dict[str, Any], where: Where) -> Iterator[Path]:
+    """The config that was checked, with the address that was asked for, as a file for `serve run`."""
+    options = {**document.get("http_options", {}), "host": where.host, "port": where.port}
     with tempfile.TemporaryDirectory(prefix="enginehouse-") as folder:
-        path = Path(folder) / config.name
-        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        path = Path(folder) / name
+        path.write_text(yaml.safe_dump({**document, "http_options": options}, sort_keys=False))
         yield path
 
 
@@ -194,23 +198,17 @@ def _wait_until_ready(
     began, seen = time.monotonic(), dict[str, str]()
     while not stop and child.poll() is None:
         pools = _pool_states(where)
-        if pools is None:
-            time.sleep(POLL_S)
-            continue
-        for name, state in pools.items():
+        for name, state in (pools or {}).items():
             if seen.get(name) != state:
+                seen[name] = state
                 report(f"[{time.monotonic() - began:3.0f} s] pool {name}: {state}")
                 if state in FAILED:
                     report(_tail(log))
-        seen |= pools
-        if all(state == "running" or state in FAILED for state in pools.values()):
-            if pools and not any(state == "running" for state in pools.values()):
+        if pools is not None and set(pools.values()) <= {"running", *FAILED}:
+            if pools and "running" not in pools.values():
                 raise RunError(f"No pool came up. Serve's whole log: {log}")
             return
         time.sleep(POLL_S)
-
-
-FAILED = frozenset({"deploy_failed", "unhealthy"})
 
 
 def _pool_states(where: Where) -> dict[str, str] | None:

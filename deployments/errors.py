@@ -54,6 +54,12 @@ def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(503, message, type="server_error", code=code, headers={"retry-after": str(retry_after_s)})
 
 
+def unsupported(param: str, engine: str) -> ApiError:
+    """The 400 for a field that OpenAI's API has and `engine` can't honour."""
+    message = f"'{param}' is not supported by the {engine} engine."
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
 def internal_error() -> ApiError:
     """A 500 that tells a client what to quote, and nothing of what went wrong inside."""
     message = "Internal error. The server's log has it under the id in this answer's x-request-id header."

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import os
+import queue
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
@@ -165,8 +166,8 @@ class TransformersEngine(Engine):
         with router._lock:
             router.result_handlers.pop(request_id, None)
         # Outputs without a handler are kept for nobody.
-        with contextlib.suppress(Exception):
-            while not router.output_queue.empty():
+        with contextlib.suppress(queue.Empty):
+            while True:
                 router.output_queue.get_nowait()
 
     def _raise_if_dead(self) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from deployments import models
 from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
 from deployments.environments import machine_variant
-from deployments.errors import ApiError, from_validation_error, unknown_keys
+from deployments.errors import ApiError, from_validation_error, unknown_keys, unsupported
 from deployments.openai_layer.schema import ChatRequest, CompletionRequest
 
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
@@ -148,8 +148,7 @@ def parse(schema: type[BaseModel], request: EngineRequest, served_name: str) -> 
         if extra[name] in WITHOUT_EFFECT.get(name, ()):
             continue
         if name in OPENAI_FIELDS:
-            message = f"'{name}' is not supported by the vllm engine."
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
+            raise unsupported(name, "vllm")
         raise ApiError(400, unknown_keys([name], schema.model_fields)[0], param=name, code="unknown_parameter")
     return parsed.model_copy(update={"model": served_name, "request_id": request.request_id})
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from deployments.errors import ApiError, from_validation_error
+from deployments.errors import ApiError, from_validation_error, unsupported
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -123,8 +123,7 @@ class GenerationRequest(_Document):
     def _refuse_unsupported(self, engine: str) -> None:
         for name, neutral in self.without_effect.items():
             if getattr(self, name) not in neutral:
-                message = f"'{name}' is not supported by the {engine} engine."
-                raise ApiError(400, message, param=name, code="unsupported_parameter")
+                raise unsupported(name, engine)
 
     @property
     def include_usage(self) -> bool:

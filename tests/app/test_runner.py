@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from app import runner
 from app.check import check_file
 from app.runner import RunError, Where
 from deployments import environment_build, guard, models
+from tests.waiting import alive, free_port, wait_until
 
 # Does as the plan says, and notes what it was given. Its answers to /ready come in turn, and the last one stays.
 FAKE_SERVE = """
@@ -89,27 +89,6 @@ status = runner.run(
 print("ended:", status, flush=True)
 """
 RUNNING = {"one": "running", "two": "running"}
-
-
-def wait_until(true: Callable[[], object], what: str, seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet collected doesn't."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class FakeServe:

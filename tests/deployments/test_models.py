@@ -20,6 +20,7 @@ import pytest
 
 from deployments import bundled, models
 from deployments.models import ModelNotFoundError, resolve
+from tests.waiting import alive, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "c0ffee" + "0" * 34
@@ -38,21 +39,6 @@ UNSAFE = {"pytorch_model.bin": b"pickle", "modeling.py": b"import os", "training
 
 def quiet(line: str) -> None:
     pass
-
-
-def wait_until(true: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet collected doesn't."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 # Local folders and names
@@ -339,8 +325,10 @@ def test_a_killed_fetch_leaves_nothing_that_passes_for_the_model(hub: Hub, clien
     with client.start() as child:
         snapshot = client.home / "hub" / "models--org--tiny" / "snapshots" / COMMIT
         others = CHECKPOINT.keys() - hub.stall
-        wait_until(lambda: others <= set(os.listdir(snapshot) if snapshot.is_dir() else []), "the other files")
-        wait_until(lambda: "model.safetensors" in hub.names(), "the weights asked for")
+        wait_until(
+            lambda: others <= set(os.listdir(snapshot) if snapshot.is_dir() else []), "the other files", seconds=20
+        )
+        wait_until(lambda: "model.safetensors" in hub.names(), "the weights asked for", seconds=20)
         child.kill()
         child.communicate()
     assert "no complete copy" in client.refusal(HF_HUB_OFFLINE="1")
@@ -435,7 +423,7 @@ def test_threads_that_start_together_convert_once(cache: Path, monkeypatch: pyte
 
 def test_a_killed_conversion_is_cleaned_up_by_the_next(cache: Path, log: Path) -> None:
     with start_stubbed(log, takes_s=60) as killed:
-        wait_until(log.read_text, "the conversion")
+        wait_until(log.read_text, "the conversion", seconds=20)
         killed.kill()
         killed.communicate()
     assert [name for name in visible(cache) if not name.startswith(f".{bundled.NAME}-")] == []
@@ -569,10 +557,10 @@ def test_the_converter_ends_with_its_parent(tmp_path: Path) -> None:
         f"import os, sys; from deployments import bundled; bundled._run([sys.executable, '-c', {child!r}], os.environ)"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT) as process:
-        wait_until(lambda: pid.is_file() and pid.read_text(), "the child")
+        wait_until(lambda: pid.is_file() and pid.read_text(), "the child", seconds=20)
         assert alive(int(pid.read_text()))
         process.kill()
-    wait_until(lambda: not alive(int(pid.read_text())), "the child's end")
+    wait_until(lambda: not alive(int(pid.read_text())), "the child's end", seconds=20)
 
 
 @pytest.mark.live

@@ -5,12 +5,11 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,25 +18,10 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.waiting import free_port, wait_until
+
 START_S = 300.0
 STOP_S = 120.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float, what: str, pause_s: float = 0.05) -> float:
-    """Wait until `condition` holds. Seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > timeout_s:
-            raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
-        time.sleep(pause_s)
-    return time.monotonic() - began
 
 
 def read_for(terminal: int, text: str, timeout_s: float) -> str:
@@ -97,13 +81,13 @@ class Server:
             return False
         return bool(states) and all(state == "running" for state in states)
 
-    def wait_until_ready(self) -> float:
+    def wait_until_ready(self) -> None:
         def ready_or_dead() -> bool:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended:\n{self.output.read_text()}")
             return self.is_ready()
 
-        return wait_for(ready_or_dead, START_S, "all pools up", pause_s=0.5)
+        wait_until(ready_or_dead, "all pools up", START_S, pause_s=0.5)
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """Stop it as an operator would, and kill what is left, so that no test leaves a process to the next."""

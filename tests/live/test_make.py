@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.server import Server, free_port, read_for, wait_for
+from tests.live.server import Server, read_for
+from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def test_ctrl_c_leaves_nothing() -> None:
         assert re.search(r"\[ *\d+ s\] pool smollm2: running", output)
         os.write(terminal, b"\x03")
         process.wait(120)
-        wait_for(lambda: not server.processes(), 10, "all processes end")
+        wait_until(lambda: not server.processes(), "all processes end", 10)
     finally:
         server.kill_rest()
         os.close(terminal)

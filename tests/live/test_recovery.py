@@ -17,7 +17,8 @@ import yaml
 
 from deployments import guard
 from tests.live.conftest import HAS_VLLM, NO_VLLM
-from tests.live.server import Server, serving, wait_for
+from tests.live.server import Server, serving
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -49,8 +50,8 @@ def test_replica_killed(server: Server, model: str, pool: str) -> None:
         assert len(before) > 1, "vLLM's engine core is a process of its own"
     [replica] = server.replicas(pool)
     os.kill(replica.pid, signal.SIGKILL)
-    wait_for(lambda: not [process for process in before if process.is_running()], 10, "the engine's processes end")
-    wait_for(lambda: answers(server, model), 180, "the pool serves again", pause_s=0.5)
+    wait_until(lambda: not [process for process in before if process.is_running()], "the engine's processes end", 10)
+    wait_until(lambda: answers(server, model), "the pool serves again", 180, pause_s=0.5)
     assert server.replicas(pool)[0].pid != replica.pid
 
 
@@ -71,7 +72,7 @@ def test_engine_killed_under_its_replica(server: Server) -> None:
         rest = "\n".join(lines)
     assert '"error"' in rest, rest[-300:]
     assert "[DONE]" not in rest
-    wait_for(lambda: answers(server, model), 180, "the pool serves again", pause_s=0.5)
+    wait_until(lambda: answers(server, model), "the pool serves again", 180, pause_s=0.5)
 
 
 def deploy(server: Server, cluster: Any, document: dict[str, Any], folder: Path) -> None:
@@ -92,7 +93,7 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
     models = document["applications"][0]["deployments"][0]["user_config"]["models"]
     models |= {"alias": {"pools": ["missing", "transformers"]}, "ghost": {"pools": ["missing"]}}
     deploy(server, cluster, document, tmp_path)
-    wait_for(lambda: "alias" in httpx.get(f"{server.url}/v1/models").text, 30, "the new names are listed")
+    wait_until(lambda: "alias" in httpx.get(f"{server.url}/v1/models").text, "the new names are listed", 30)
     assert ask(server, "alias").json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
     answer = ask(server, "ghost")
     assert answer.status_code == 503
@@ -101,7 +102,7 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
     assert "'missing' is not deployed" in answer.json()["error"]["message"]
     del models["alias"], models["ghost"]
     deploy(server, cluster, document, tmp_path)
-    wait_for(lambda: ask(server, "alias").status_code == 404, 30, "the names are gone")
+    wait_until(lambda: ask(server, "alias").status_code == 404, "the names are gone", 30)
     assert [p.pid for p in server.replicas("transformers") + server.replicas("ingress")] == replicas
 
 
@@ -131,7 +132,7 @@ def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
             began = time.monotonic()
             server.stop(number)
             assert server.process.returncode == 0
-            wait_for(lambda: not server.processes(), 10, "all processes end")
+            wait_until(lambda: not server.processes(), "all processes end", 10)
             assert time.monotonic() - began < 60
             with socket.socket() as probe:
                 assert probe.connect_ex(("127.0.0.1", port)) != 0
