@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,22 @@ class PoolModel:
     revision: str | None = None  # of a hub id: a branch, tag or commit
 
 
-Endpoint = Literal["chat/completions", "completions"]
+# What clients may ask for, by the path under /v1.
+Endpoint = Literal[
+    "chat/completions",
+    "completions",
+    "responses",  # OpenAI's Responses API
+    "messages",  # Anthropic's Messages API
+    "embeddings",
+    "score",
+    "rerank",
+    "tokenize",
+    "detokenize",
+]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+
+# Kinds of content parts in a message.
+Part = Literal["text", "image", "audio", "video", "file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +41,7 @@ class EngineRequest:
     endpoint: Endpoint
     body: bytes  # the JSON document that the client sent, unchanged
     request_id: str  # unique while the request lives
+    adapter: str | None = None  # the LoRA adapter that the request names instead of the pool's model
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +59,36 @@ class EngineResponse:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """An engine's own count of its work, read at one moment."""
+    """An engine's own count of its work, read at one moment. `metric_names` has each engine's own words for these."""
 
     running: int  # requests that hold KV cache now
     waiting: int  # requests accepted, not yet running
+    kv_cache_usage: float | None = None  # share of the KV cache in use, 0 to 1; None: the engine doesn't tell
+    prefix_hit_rate: float | None = None  # share of all prompt tokens since the start that the prefix cache had
+    prompt_tokens: int = 0  # since the start
+    generated_tokens: int = 0  # since the start
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a pool's engine can honour, with this model and these arguments. The rest is refused, never ignored."""
+
+    endpoints: tuple[Endpoint, ...]
+    context_length: int | None = None  # most tokens of prompt and answer together; None: unknown
+    tools: tuple[Literal["auto", "forced"], ...] = ()  # the kinds of tool_choice
+    json_schema: bool = False  # response_format is enforced while tokens are chosen
+    logprobs: bool = False
+    n: bool = False  # more than one choice a request
+    parts: tuple[Part, ...] = ("text",)
+    lora: bool = False  # adapters may be loaded and unloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter: a model name of its own over the pool's model."""
+
+    name: str
+    path: Path  # a folder with adapter_config.json and adapter_model.safetensors
 
 
 class EngineDeadError(RuntimeError):
@@ -82,6 +125,22 @@ class Engine(ABC):
 
     @abstractmethod
     async def stats(self) -> EngineStats: ...
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this engine can honour. Before it has started: as far as its arguments and the model's files tell."""
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        """Serve `adapter` under its name, beside what is served already. Its files have been checked.
+
+        Raises:
+            ApiError: 400, the engine refuses it, and nothing has changed.
+        """
+        raise NotImplementedError("an engine without the capability 'lora' is asked for no adapter")
+
+    async def unload_adapter(self, name: str) -> None:
+        """Stop serving an adapter that was loaded."""
+        raise NotImplementedError("an engine without the capability 'lora' is asked for no adapter")
 
     @abstractmethod
     async def stop(self) -> None:

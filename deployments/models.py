@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from huggingface_hub import constants, get_token, is_offline_mode, snapshot_download
+from huggingface_hub import constants, get_token, is_offline_mode, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -54,6 +54,21 @@ def resolve(model: str, revision: str | None = None, report: Callable[[str], Non
     if model in bundled_names():
         return _bundled(model, revision, report)
     return _from_hub(model, revision, report)
+
+
+def local_folder(model: str, revision: str | None = None) -> Path | None:
+    """Where `resolve` would find the model without fetching anything; None where it would have to."""
+    if _is_path(model):
+        folder = Path(os.path.expanduser(model)).absolute()
+    elif model in bundled_names():
+        folder = bundled.folder()
+    else:
+        try:
+            found = try_to_load_from_cache(model, "config.json", revision=revision)
+        except HFValidationError:
+            return None
+        folder = Path(found).parent if isinstance(found, str) else Path()
+    return folder if (folder / "config.json").is_file() else None
 
 
 def _is_path(model: str) -> bool:

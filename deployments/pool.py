@@ -10,10 +10,11 @@ from ray import serve
 from ray.serve import Application
 
 from deployments import environments, guard, registry, replica_port
+from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
 from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse
 from deployments.errors import ApiError, internal_error, unavailable
-from deployments.wire import Head, WireRequest, WireResponse, unpack
+from deployments.wire import Description, Head, WireRequest, WireResponse, unpack
 
 logger = logging.getLogger("ray.serve")
 
@@ -60,6 +61,7 @@ class Pool:
 
     async def _answer(self, request: EngineRequest) -> EngineResponse:
         try:
+            refuse_beyond(self._engine.capabilities(), request, self._engine_name)
             return await self._engine.handle(request)
         except Exception as error:
             return _failure(error)
@@ -70,6 +72,9 @@ class Pool:
 
     async def stats(self) -> dict[str, Any]:
         return asdict(await self._engine.stats())
+
+    async def describe(self) -> Description:
+        return {"engine": self._engine_name, "capabilities": asdict(self._engine.capabilities())}
 
     async def check_health(self) -> None:
         await self._engine.health()

@@ -15,8 +15,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deployments import models
-from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
+from deployments import model_facts, models
+from deployments.engine import (
+    Capabilities,
+    Engine,
+    EngineDeadError,
+    EngineRequest,
+    EngineResponse,
+    EngineStats,
+    PoolModel,
+)
 from deployments.openai_layer.layer import OpenAILayer
 from deployments.openai_layer.text import Tokenizer
 from deployments.openai_layer.tokens import Sampling, Token
@@ -54,6 +62,7 @@ class TransformersEngine(Engine):
         self._manager: Any = None
         self._tokenizer: Any = None
         self._layer: OpenAILayer | None = None
+        self._facts = model_facts.of(model)
         self.context_length = 0
         self.eos_token_ids: frozenset[int] = frozenset()
 
@@ -190,6 +199,15 @@ class TransformersEngine(Engine):
         scheduler = processor.scheduler
         waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return EngineStats(running=len(scheduler.active_requests), waiting=waiting)
+
+    def capabilities(self) -> Capabilities:
+        facts = self._facts
+        return Capabilities(
+            endpoints=("chat/completions", "completions") if facts.chats else ("completions",),
+            context_length=self.context_length or self._args.max_model_len or facts.context_length,
+            logprobs=True,
+            n=True,
+        )
 
     async def stop(self) -> None:
         if self._layer is not None:

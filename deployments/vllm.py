@@ -13,8 +13,17 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from deployments import models
-from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats, PoolModel
+from deployments import model_facts, models
+from deployments.engine import (
+    Capabilities,
+    Endpoint,
+    Engine,
+    EngineDeadError,
+    EngineRequest,
+    EngineResponse,
+    EngineStats,
+    PoolModel,
+)
 from deployments.environments import machine_variant
 from deployments.errors import ApiError, from_validation_error, unknown_keys, unsupported
 from deployments.openai_layer.schema import ChatRequest, CompletionRequest
@@ -61,7 +70,9 @@ class VllmEngine(Engine):
         self._args = dict(args.model_extra or {})
         self._engine: Any = None
         self._counts: Any = None
-        self._handlers: dict[str, tuple[type[BaseModel], Any]] = {}
+        self._handlers: dict[Endpoint, tuple[type[BaseModel], Any]] = {}
+        self._facts = model_facts.of(model)
+        self._context_length: int | None = None
 
     async def start(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -89,6 +100,7 @@ class VllmEngine(Engine):
         frontend_args = FrontendArgs(**{name: value for name, value in given.items() if name in frontend_names})
         self._counts = counts = _make_counter()
         self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[lambda *_: counts])
+        self._context_length = self._engine.model_config.max_model_len
         state = State()
         tasks = await self._engine.get_supported_tasks()
         await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
@@ -126,6 +138,20 @@ class VllmEngine(Engine):
         unfinished: int = self._engine.output_processor.get_num_unfinished_requests()
         running = min(self._counts.running, unfinished)
         return EngineStats(running=running, waiting=unfinished - running)
+
+    def capabilities(self) -> Capabilities:
+        facts = self._facts
+        parser = self._args.get("enable_auto_tool_choice") and self._args.get("tool_call_parser")
+        return Capabilities(
+            endpoints=tuple(self._handlers) or ("chat/completions", "completions"),
+            context_length=self._context_length or self._args.get("max_model_len", facts.context_length),
+            tools=("auto", "forced") if parser else ("forced",),
+            json_schema=facts.generates,
+            logprobs=facts.generates,
+            n=facts.generates,
+            parts=("text", "image") if facts.sees else ("text",),
+            lora=bool(self._args.get("enable_lora")),
+        )
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None

@@ -1,6 +1,7 @@
 """What crosses a handle between the ingress and a pool: plain dicts and bytes, so that their versions may differ."""
 
-from typing import TypedDict
+from dataclasses import asdict
+from typing import Any, TypedDict, cast
 
 from deployments.engine import Endpoint, EngineRequest
 
@@ -9,6 +10,14 @@ class WireRequest(TypedDict):
     endpoint: Endpoint
     body: bytes
     request_id: str
+    adapter: str | None
+
+
+class Description(TypedDict):
+    """What a pool says of itself."""
+
+    engine: str
+    capabilities: dict[str, Any]  # `engine.Capabilities`, as a document
 
 
 class Head(TypedDict):
@@ -24,8 +33,8 @@ class WireResponse(Head):
 
 
 def pack(request: EngineRequest) -> WireRequest:
-    return {"endpoint": request.endpoint, "body": request.body, "request_id": request.request_id}
+    return cast(WireRequest, asdict(request))
 
 
 def unpack(request: WireRequest) -> EngineRequest:
-    return EngineRequest(request["endpoint"], request["body"], request["request_id"])
+    return EngineRequest(**request)

@@ -9,12 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.config import PoolConfig
-from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats
+from deployments.engine import Capabilities, Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats
 from deployments.errors import ApiError, unavailable
 from deployments.pool import ENGINE_RESTART_S, Pool, build
 from deployments.wire import Head, WireRequest
 
-REQUEST: WireRequest = {"endpoint": "chat/completions", "body": b"{}", "request_id": "id1"}
+REQUEST: WireRequest = {"endpoint": "chat/completions", "body": b"{}", "request_id": "id1", "adapter": None}
+CAN = Capabilities(endpoints=("chat/completions",), context_length=99, n=True)
 SECRET = "/secret/path"
 
 
@@ -28,6 +29,7 @@ class FakeEngine(Engine):
     fails_at_once: bool = False
     requests: list[EngineRequest] = field(default_factory=list)
     streaming: bool = False
+    can: Capabilities = CAN
 
     async def start(self) -> None: ...
 
@@ -57,6 +59,9 @@ class FakeEngine(Engine):
 
     async def stats(self) -> EngineStats:
         return EngineStats(running=2, waiting=1)
+
+    def capabilities(self) -> Capabilities:
+        return self.can
 
 
 def pool(engine: Engine) -> Pool:
@@ -202,7 +207,29 @@ async def test_closing_the_stream_closes_the_engine_s(parts: int) -> None:
 
 
 async def test_stats_are_a_plain_document() -> None:
-    assert await pool(FakeEngine()).stats() == {"running": 2, "waiting": 1}
+    assert await pool(FakeEngine()).stats() == {
+        "running": 2,
+        "waiting": 1,
+        "kv_cache_usage": None,
+        "prefix_hit_rate": None,
+        "prompt_tokens": 0,
+        "generated_tokens": 0,
+    }
+
+
+async def test_it_says_what_it_is() -> None:
+    description = await pool(FakeEngine()).describe()
+    assert description["engine"] == "fake"
+    assert description["capabilities"]["context_length"] == 99
+
+
+async def test_what_the_engine_cannot_honour_never_reaches_it() -> None:
+    engine = FakeEngine(answer=b"{}")
+    answer = await pool(engine).respond({**REQUEST, "body": b'{"tools": [{"type": "function"}]}'})
+    assert answer["status"] == 400
+    assert error_of(answer["body"])["param"] == "tools"
+    assert "fake engine" in error_of(answer["body"])["message"]
+    assert not engine.requests
 
 
 async def test_the_pool_is_as_healthy_as_its_engine() -> None:
