@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from app import routing
 from app.config import IngressConfig
+from app.endpoints import ANTHROPIC_PATHS, ROUTES
 from app.openapi import request_body
 from app.pools import PoolDirectory
 from deployments.engine import Endpoint, EngineRequest
-from deployments.errors import ApiError, error_event, internal_error, unavailable
-from deployments.openai_layer.schema import ChatRequest, CompletionRequest
+from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
 from deployments.wire import Head, WireRequest, WireResponse, pack
 
 logger = logging.getLogger("ray.serve")
@@ -64,7 +64,10 @@ class Gateway:
         raise unavailable(f"No pool of '{model}' is ready: {states}.", "pool_not_ready", self.config.retry_after_s)
 
     def model_document(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self.started, "owned_by": "enginehouse"}
+        pools = [self.pools.document(pool) for pool in self.config.models[name].pools]
+        engines = sorted({pool["engine"] for pool in pools if pool["engine"]})
+        openai = {"id": name, "object": "model", "created": self.started, "owned_by": "enginehouse"}
+        return {**openai, "engines": engines, "pools": pools}
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -102,15 +105,24 @@ async def _streamed(handle: Any, pool: str, wire: WireRequest) -> Response:
     except asyncio.CancelledError:
         stream.cancel()
         raise
-    return _Relay(stream, head["status"], _headers(pool, head), head["media_type"])
+    broken = anthropic_error_event if wire["endpoint"] == "messages" else error_event
+    return _Relay(stream, broken, head["status"], _headers(pool, head), head["media_type"])
 
 
 class _Relay(StreamingResponse):
     """The rest of a pool's stream; the pool is told when nobody reads it any more."""
 
-    def __init__(self, stream: Any, status: int, headers: dict[str, str], media_type: str) -> None:
+    def __init__(
+        self,
+        stream: Any,
+        broken: Callable[[str, str], bytes],  # makes the event for a stream that breaks
+        status: int,
+        headers: dict[str, str],
+        media_type: str,
+    ) -> None:
         super().__init__(self._relay(), status, headers, media_type)
         self._stream = stream
+        self._broken = broken
         self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +139,7 @@ class _Relay(StreamingResponse):
                 yield chunk
         except Exception as error:
             logger.warning("a stream broke: %r", error)
-            yield error_event("The engine was lost while it answered.", "engine_lost")
+            yield self._broken("The engine was lost while it answered.", "engine_lost")
         self._ended = True
 
 
@@ -148,15 +160,25 @@ def create_app(gateway: Gateway) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, gateway: Gateway) -> None:
-    @app.post("/v1/chat/completions", tags=["generate"], openapi_extra=request_body(ChatRequest))
-    async def chat_completions(request: Request) -> Response:
-        """Answer a conversation, whole or as server-sent events."""
-        return await gateway.answer("chat/completions", request)
+    for route in ROUTES:
+        for index, path in enumerate(route.paths):
+            app.add_api_route(
+                path,
+                _asking(gateway, route.endpoint),
+                methods=["POST"],
+                tags=["generate"],
+                summary=route.summary,
+                include_in_schema=index == 0,  # the other paths are aliases
+                openapi_extra=request_body(route.schema) if route.schema else None,
+            )
 
-    @app.post("/v1/completions", tags=["generate"], openapi_extra=request_body(CompletionRequest))
-    async def completions(request: Request) -> Response:
-        """Continue a text, whole or as server-sent events."""
-        return await gateway.answer("completions", request)
+
+def _asking(gateway: Gateway, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def ask(request: Request) -> Response:
+        return await gateway.answer(endpoint, request)
+
+    ask.__name__ = endpoint.replace("/", "_")  # the operation's name in /docs
+    return ask
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
@@ -190,9 +212,10 @@ def _add_probes(app: FastAPI, gateway: Gateway) -> None:
         return JSONResponse(document, 200 if ready else 503, headers)
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return Response(error.body(), error.status, error.headers, "application/json")
+    body = error.anthropic_body() if request.url.path in ANTHROPIC_PATHS else error.body()
+    return Response(body, error.status, error.headers, "application/json")
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -10,9 +10,12 @@ from typing import Any
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments.wire import Description
+
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT = "Pool"
+DESCRIBE_S = 30  # for a pool to say what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class PoolState:
 
     ready: bool
     reason: str  # why it isn't ready, in a few words; "running" where it is
+    deployed_s: float = 0.0  # when its application was last deployed, in seconds since the epoch
 
 
 NOT_DEPLOYED = PoolState(False, "not deployed")
@@ -33,6 +37,8 @@ class PoolDirectory:
         self._states: dict[str, PoolState] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._descriptions: dict[str, tuple[float, Description]] = {}  # with the deployment that gave it
+        self._asking: dict[str, asyncio.Task[None]] = {}
 
     def state(self, pool: str) -> PoolState:
         return self._states.get(pool, NOT_DEPLOYED)
@@ -46,24 +52,47 @@ class PoolDirectory:
             self._handles[pool] = serve.get_deployment_handle(DEPLOYMENT, app_name=pool, _check_exists=False)
         return self._handles[pool]
 
+    def document(self, pool: str) -> dict[str, Any]:
+        """What is known of a pool, for `/v1/models`. Until it first answers, that is only its state."""
+        _, described = self._descriptions.get(pool, (0, None))
+        known = {"engine": described["engine"], **described["capabilities"]} if described else {"engine": None}
+        return {"pool": pool, "state": self.state(pool).reason, **known}
+
     def watch(self, interval_s: Callable[[], float]) -> None:
         """Begin to look; the first look is at once."""
         self._looking = asyncio.create_task(self._look_forever(interval_s))
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in filter(None, (self._looking, *self._asking.values())):
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+                await task
 
     async def _look_forever(self, interval_s: Callable[[], float]) -> None:
         while True:
             try:
                 self._states = read_states(await asyncio.to_thread(serve.status))
+                self._ask_new_pools()
             except Exception as error:
                 # The controller restarts now and then; pools serve on without it, so what was seen last stands.
                 logger.warning("cannot read the pools' state, keeping the last: %s", error)
             await asyncio.sleep(interval_s())
+
+    def _ask_new_pools(self) -> None:
+        for pool, state in self._states.items():
+            known = pool in self._descriptions and self._descriptions[pool][0] == state.deployed_s
+            if state.ready and not known and pool not in self._asking:
+                self._asking[pool] = asyncio.create_task(self._ask(pool, state.deployed_s))
+
+    async def _ask(self, pool: str, deployed_s: float) -> None:
+        """Have a pool describe itself. One that hangs holds up no other; one that fails is asked again."""
+        try:
+            call: Any = self.handle(pool).describe.remote()
+            self._descriptions[pool] = (deployed_s, await asyncio.wait_for(call, DESCRIBE_S))
+        except Exception as error:
+            logger.warning("pool %s doesn't describe itself: %r", pool, error)
+        finally:
+            del self._asking[pool]
 
 
 def read_states(status: Any) -> dict[str, PoolState]:
@@ -72,9 +101,10 @@ def read_states(status: Any) -> dict[str, PoolState]:
 
 
 def _read_state(application: Any) -> PoolState:
+    deployed_s = application.last_deployed_time_s
     deployment = application.deployments.get(DEPLOYMENT)
     if deployment is None:
         reason = application.status.value.lower()
-        return PoolState(False, "not a pool" if reason == "running" else reason)
+        return PoolState(False, "not a pool" if reason == "running" else reason, deployed_s)
     running = deployment.replica_states.get("RUNNING", 0)
-    return PoolState(True, "running") if running else PoolState(False, deployment.status.value.lower())
+    return PoolState(bool(running), "running" if running else deployment.status.value.lower(), deployed_s)

@@ -10,6 +10,18 @@ from pydantic_core import ErrorDetails
 # What pydantic adds to a location for the branches of a union of plain types.
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "bytes", "list", "dict", "none", "nullable", "literal"})
 
+# Source: Anthropic's API reference, errors.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
 
 class ApiError(Exception):
     """An error that a client sees, in OpenAI's envelope.
@@ -38,6 +50,12 @@ class ApiError(Exception):
     def body(self) -> bytes:
         return envelope(self.message, self.type, self.param, self.code)
 
+    def anthropic_body(self) -> bytes:
+        """The error document of Anthropic's API, with the field and code of OpenAI's beside it."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        error = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
+        return json.dumps({"type": "error", "error": error}).encode()
+
 
 def envelope(message: str, type: str, param: str | None = None, code: str | None = None) -> bytes:
     """OpenAI's error document, as JSON bytes."""
@@ -47,6 +65,12 @@ def envelope(message: str, type: str, param: str | None = None, code: str | None
 def error_event(message: str, code: str) -> bytes:
     """The server-sent event that ends a stream which broke after its first byte."""
     return b"data: " + envelope(message, "server_error", code=code) + b"\n\n"
+
+
+def anthropic_error_event(message: str, code: str) -> bytes:
+    """As `error_event`, for a stream of Anthropic's Messages API, whose events have names."""
+    body = ApiError(500, message, type="server_error", code=code).anthropic_body()
+    return b"event: error\ndata: " + body + b"\n\n"
 
 
 def unavailable(message: str, code: str, retry_after_s: int) -> ApiError:

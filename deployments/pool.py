@@ -12,7 +12,7 @@ from ray.serve import Application
 from deployments import environments, guard, registry, replica_port
 from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
-from deployments.engine import Engine, EngineDeadError, EngineRequest, EngineResponse
+from deployments.engine import Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse
 from deployments.errors import ApiError, internal_error, unavailable
 from deployments.wire import Description, Head, WireRequest, WireResponse, unpack
 
@@ -50,7 +50,7 @@ class Pool:
             try:
                 first = await anext(body, b"")
             except Exception as error:
-                failed = _failure(error)
+                failed = _failure(error, request["endpoint"])
                 yield self._head(failed)
                 yield cast("bytes", failed.body)
                 return
@@ -64,7 +64,7 @@ class Pool:
             refuse_beyond(self._engine.capabilities(), request, self._engine_name)
             return await self._engine.handle(request)
         except Exception as error:
-            return _failure(error)
+            return _failure(error, request.endpoint)
 
     def _head(self, response: EngineResponse) -> Head:
         headers = {**response.headers, "x-enginehouse-engine": self._engine_name}
@@ -80,7 +80,7 @@ class Pool:
         await self._engine.health()
 
 
-def _failure(error: Exception) -> EngineResponse:
+def _failure(error: Exception, endpoint: Endpoint) -> EngineResponse:
     """The envelope for what went wrong before the first byte."""
     match error:
         case ApiError():
@@ -91,7 +91,8 @@ def _failure(error: Exception) -> EngineResponse:
         case _:
             logger.error("the engine failed a request", exc_info=error)
             api_error = internal_error()
-    return EngineResponse(api_error.body(), api_error.status, headers=api_error.headers)
+    body = api_error.anthropic_body() if endpoint == "messages" else api_error.body()
+    return EngineResponse(body, api_error.status, headers=api_error.headers)
 
 
 class PoolReplica(Pool):

@@ -15,8 +15,10 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from app.config import IngressConfig
+from app.endpoints import ROUTES
 from app.ingress import Gateway, create_app
 from app.pools import PoolDirectory, PoolState
+from deployments.engine import ENDPOINTS
 from deployments.wire import Head, WireRequest, WireResponse
 
 HEAD: Head = {"status": 200, "media_type": "text/event-stream", "headers": {"x-enginehouse-engine": "fake"}}
@@ -31,7 +33,8 @@ UPDATING = PoolState(False, "updating")
 CONFIG = IngressConfig.model_validate(
     {"models": {"m": {"pools": ["a", "b"]}, "org/big": {"pools": ["b"]}}, "max_body_bytes": 1024, "retry_after_s": 7}
 )
-GENERATE = ["/v1/chat/completions", "/v1/completions"]
+GENERATE = [path for route in ROUTES for path in route.paths]
+ENDPOINT = {path: route.endpoint for route in ROUTES for path in route.paths}
 
 
 class FakeCall:
@@ -94,10 +97,14 @@ class FakePools(PoolDirectory):
     def __init__(self) -> None:
         super().__init__()
         self.states = {"a": RUNNING, "b": RUNNING}
+        self.engines: dict[str, str | None] = {"a": "toy", "b": "toy"}
         self.handles = {"a": FakeHandle(WHOLE), "b": FakeHandle(WHOLE)}
 
     def state(self, pool: str) -> PoolState:
         return self.states.get(pool) or super().state(pool)
+
+    def document(self, pool: str) -> dict[str, Any]:
+        return {"pool": pool, "engine": self.engines[pool]}
 
     def handle(self, pool: str) -> DeploymentHandle[Any]:
         handle: Any = self.handles[pool]
@@ -154,7 +161,7 @@ async def test_a_request_goes_to_a_pool_and_its_answer_back(
     assert response.headers["x-enginehouse-engine"] == "fake"
     [(method, wire)] = pools.handles["a"].asked
     assert method == "respond"
-    assert (wire["endpoint"], wire["body"]) == (path.removeprefix("/v1/"), body)
+    assert (wire["endpoint"], wire["body"]) == (ENDPOINT[path], body)
 
 
 async def test_an_engines_error_passes_unchanged(client: httpx.AsyncClient, pools: FakePools) -> None:
@@ -209,7 +216,7 @@ async def test_a_stream_passes_byte_for_byte(client: httpx.AsyncClient, pools: F
     assert response.headers["x-enginehouse-pool"] == "a"
     assert response.headers["x-enginehouse-engine"] == "fake"
     [(method, wire)] = pools.handles["a"].asked
-    assert (method, wire["endpoint"]) == ("stream", path.removeprefix("/v1/"))
+    assert (method, wire["endpoint"]) == ("stream", ENDPOINT[path])
     assert not pools.handles["a"].calls[0].cancelled
 
 
@@ -399,7 +406,27 @@ class TestAPoolThatGivesNoAnswer:
 # Requests that are refused
 
 
-@pytest.mark.parametrize("path", GENERATE)
+def test_every_endpoint_has_a_path() -> None:
+    assert [route.endpoint for route in ROUTES] == list(ENDPOINTS)
+
+
+async def test_errors_are_anthropics_where_the_api_is(client: httpx.AsyncClient, pools: FakePools) -> None:
+    response = await client.post("/v1/messages", json={"model": "x"})
+    assert response.status_code == 404
+    document = response.json()
+    assert document["type"] == "error"
+    assert document["error"]["type"] == "not_found_error"
+    assert (document["error"]["param"], document["error"]["code"]) == ("model", "model_not_found")
+    assert document["error"]["message"].startswith("The model 'x' does not exist.")
+    pools.handles["a"].items = (HEAD, b"event: ping\ndata: {}\n\n", RayActorError())
+    response = await client.post("/v1/messages", json={"model": "m", "stream": True})
+    name, data = response.content.removesuffix(b"\n\n").split(b"\n\n")[-1].split(b"\n")
+    assert name == b"event: error"
+    error = json.loads(data.removeprefix(b"data: "))["error"]
+    assert (error["type"], error["code"]) == ("api_error", "engine_lost")
+
+
+@pytest.mark.parametrize("path", [path for path in GENERATE if path != "/v1/messages"])
 async def test_a_model_that_is_not_there(client: httpx.AsyncClient, path: str) -> None:
     response = await client.post(path, json={"model": "x"})
     assert response.status_code == 404
@@ -469,7 +496,7 @@ async def test_a_body_in_chunks_is_read_no_further_than_allowed(client: httpx.As
     ("method", "path", "status", "message"),
     [
         ("GET", "/nope", 404, "No such endpoint: GET /nope."),
-        ("POST", "/v1/embeddings", 404, "No such endpoint: POST /v1/embeddings."),
+        ("POST", "/v1/images", 404, "No such endpoint: POST /v1/images."),
         ("GET", "/" + "x" * 200, 404, f"No such endpoint: GET /{'x' * 99}…."),
         ("GET", "/v1/chat/completions", 405, "GET /v1/chat/completions: Method Not Allowed."),
         ("DELETE", "/v1/models/m", 405, "DELETE /v1/models/m: Method Not Allowed."),
@@ -485,15 +512,17 @@ async def test_no_such_endpoint(client: httpx.AsyncClient, method: str, path: st
 # Models and probes
 
 
-async def test_models_are_listed(client: httpx.AsyncClient, gateway: Gateway) -> None:
-    response = await client.get("/v1/models")
-    assert response.json() == {
-        "object": "list",
-        "data": [
-            {"id": name, "object": "model", "created": gateway.started, "owned_by": "enginehouse"}
-            for name in ("m", "org/big")
-        ],
-    }
+async def test_models_are_listed_with_what_their_pools_can(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools
+) -> None:
+    pools.engines = {"a": "toy", "b": None}
+    document = (await client.get("/v1/models")).json()
+    assert document["object"] == "list"
+    one, other = document["data"]
+    openai = {"object": "model", "created": gateway.started, "owned_by": "enginehouse"}
+    b = {"pool": "b", "engine": None}
+    assert one == {"id": "m", **openai, "engines": ["toy"], "pools": [{"pool": "a", "engine": "toy"}, b]}
+    assert other == {"id": "org/big", **openai, "engines": [], "pools": [b]}
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/big", "/v1/models/org%2Fbig"])
@@ -557,7 +586,7 @@ async def test_the_openapi_document(client: httpx.AsyncClient) -> None:
     response = await client.get("/openapi.json")
     assert response.status_code == 200
     document = response.json()
-    for path, field in zip(GENERATE, ("messages", "prompt"), strict=True):
+    for path, field in (("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")):
         body = document["paths"][path]["post"]["requestBody"]
         assert body["required"] is True
         schema = body["content"]["application/json"]["schema"]

@@ -10,8 +10,41 @@ from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger,
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview, ServeStatus
 
 from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_states
+from deployments.wire import Description
 
 RUNNING = PoolState(True, "running")
+DESCRIPTION: Description = {"engine": "toy", "capabilities": {"n": True}}
+
+
+class FakePool:
+    """A handle, which answers `describe` with each of `answers` in turn; the last one stays."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.describe = self
+
+    async def remote(self) -> Description:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+        described: Description = answer
+        return described
+
+
+@pytest.fixture(autouse=True)
+def handles(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakePool]:
+    """The pools' handles, by name."""
+    made: dict[str, FakePool] = {}
+
+    def make(name: str, app_name: str, _check_exists: bool) -> Any:
+        return made.setdefault(app_name, FakePool(DESCRIPTION))
+
+    monkeypatch.setattr(serve, "get_deployment_handle", make)
+    return made
 
 
 def deployment(status: DeploymentStatus, **replicas: int) -> DeploymentStatusOverview:
@@ -154,6 +187,53 @@ async def test_stop_ends_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(0.05)
     assert looks == before
     await pools.stop()
+
+
+async def test_a_pool_that_runs_describes_itself_once_a_deployment(
+    monkeypatch: pytest.MonkeyPatch, handles: dict[str, FakePool]
+) -> None:
+    seen = [up(replicas=0)]
+    monkeypatch.setattr(serve, "status", lambda: seen[0])
+    other: Description = {"engine": "other", "capabilities": {}}
+    handles["a"] = FakePool(DESCRIPTION, other)
+    pools = PoolDirectory()
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.state("a") == PoolState(False, "healthy"))
+    assert pools.document("a") == {"pool": "a", "state": "healthy", "engine": None}
+    seen[0] = up()
+    await soon(lambda: pools.document("a") == {"pool": "a", "state": "running", "engine": "toy", "n": True})
+    await asyncio.sleep(0.02)
+    assert handles["a"].asked == 1
+    again = up()
+    again.applications["a"].last_deployed_time_s = 9.0
+    seen[0] = again
+    await soon(lambda: pools.document("a")["engine"] == "other")
+    await pools.stop()
+
+
+async def test_a_pool_that_cannot_describe_itself_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, handles: dict[str, FakePool], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serve, "status", up)
+    handles["a"] = FakePool(RuntimeError("lost"), DESCRIPTION)
+    pools = PoolDirectory()
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.document("a")["engine"] == "toy")
+    await pools.stop()
+    assert caplog.messages == ["pool a doesn't describe itself: RuntimeError('lost')"]
+
+
+async def test_a_pool_that_hangs_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, handles: dict[str, FakePool]
+) -> None:
+    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("a").applications | up("b").applications))
+    handles["a"] = FakePool(asyncio.Event())
+    pools = PoolDirectory()
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.document("b")["engine"] == "toy")
+    assert handles["a"].asked == 1
+    await pools.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_a_handle_is_made_once_for_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:
