@@ -82,17 +82,21 @@ def rows(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 def _rows(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for name, field in schema.get("properties", {}).items():
         kind = next((branch for branch in field.get("anyOf", []) if branch["type"] != "null"), field)
-        default = "required" if name in schema.get("required", []) else _default(field["default"])
+        value = {} if "$ref" in kind else field.get("default")  # what is in a model has rows of its own
+        default = "required" if name in schema.get("required", []) else _default(value)
         bounds = ", ".join(text.format(kind[bound]) for bound, text in BOUNDS.items() if bound in kind)
         yield f"`{prefix}{name}`", _type(kind), default, bounds, field.get("description", "")
-        if reference := _values(kind).get("$ref"):
-            inner = definitions[reference.rpartition("/")[2]]
-            yield from _rows(inner, definitions, f"{prefix}{name}.<name>.")
+        for reference, below in ((_values(kind).get("$ref"), f"{name}.<name>."), (kind.get("$ref"), f"{name}.")):
+            if reference:
+                inner = definitions[reference.rpartition("/")[2]]
+                yield from _rows(inner, definitions, f"{prefix}{below}")
 
 
 def _type(kind: Mapping[str, Any]) -> str:
     if "enum" in kind:
         return " or ".join(f"`{value}`" for value in kind["enum"])
+    if "$ref" in kind:
+        return TYPES["object"]
     name = TYPES.get(kind["type"], str(kind["type"]))
     return f"list of {kind['items']['type']}s" if kind["type"] == "array" else name
 

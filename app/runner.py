@@ -20,7 +20,7 @@ from typing import IO, Any
 import yaml
 
 from app.check import Checked
-from deployments import environment_build, environments, models
+from deployments import environment_build, environments, models, registry
 from deployments.settings import cache_dir
 
 Report = Callable[[str], None]
@@ -102,7 +102,8 @@ def prepare(checked: Checked, report: Report) -> None:
     """Build the engine environments and fetch the models that the pools need and that aren't there."""
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
         environment_build.install(engine, report)
-    for source, revision in sorted({(pool.model, pool.revision or "") for pool in checked.pools.values()}):
+    with_files = [pool for pool in checked.pools.values() if registry.ENGINES[pool.engine].has_files]
+    for source, revision in sorted({(pool.model, pool.revision or "") for pool in with_files}):
         models.resolve(source, revision or None, report)
 
 

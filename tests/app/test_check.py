@@ -210,7 +210,7 @@ NO_MODELS = "The ingress has no models: add 'deployments: [{name: Ingress, user_
         (
             "engine: transformers",
             "engine: transformer",
-            "line 19: applications[1].args.engine: no engine 'transformer'; there are: transformers, vllm.",
+            "line 19: applications[1].args.engine: no engine 'transformer'; there are: simulated, transformers, vllm.",
         ),
         (
             "model: some/model",
@@ -409,7 +409,8 @@ def test_the_process_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> 
 
 Place = tuple[str | int, ...]
 JUNK: list[Any] = [None, True, 0, -1, 1.5, "", "junk", [], [1], {}, {"junk": 1}, {1: 2}, [[None]], 10**30, float("nan")]
-NAMES = ("smollm2-135m-instruct", "smollm2-transformers", "smollm2-vllm")  # keys that are the user's own words
+# Keys that are the user's own words.
+NAMES = ("smollm2-135m-instruct", "smollm2-transformers", "smollm2-vllm", "steady", "fragile")
 SHIPPED_DOCUMENTS = [yaml.safe_load(path.read_text()) for path in SHIPPED]
 
 

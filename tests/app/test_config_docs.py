@@ -52,6 +52,7 @@ class Inner(BaseModel):
 class Outer(BaseModel):
     name: str = Field(min_length=1, description="Its name.")
     inner: dict[str, Inner] = Field({}, description="By name.")
+    only: Inner = Field(Inner(), description="The only one.")
     kind: Literal["a", "b"] = Field("a", description="One or other.")
     limit: int | None = Field(None, ge=1, le=9, description="Most.")
     on: bool = False
@@ -63,6 +64,8 @@ def test_a_row_holds_type_default_bounds_and_meaning() -> None:
         ("`name`", "string", "required", "at least 1 long", "Its name."),
         ("`inner`", "mapping", "`{}`", "", "By name."),
         ("`inner.<name>.weight`", "number", "`1`", "more than 0, less than 2", "Share."),
+        ("`only`", "mapping", "`{}`", "", "The only one."),
+        ("`only.weight`", "number", "`1`", "more than 0, less than 2", "Share."),
         ("`kind`", "`a` or `b`", "`a`", "", "One or other."),
         ("`limit`", "integer", "", "at least 1, at most 9", "Most."),
         ("`on`", "true or false", "`false`", "", ""),

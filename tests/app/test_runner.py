@@ -225,6 +225,7 @@ def test_the_url_that_a_client_here_can_use(host: str, url: str) -> None:
 
 def test_what_pools_need_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [("transformers", "a", None), ("vllm", "a", None), ("vllm", "b", "v1"), ("vllm", "b", "v1")]
+    pools += [("simulated", "a name", None)]
     applications: list[dict[str, Any]] = [
         {
             "name": f"pool{number}",

@@ -9,6 +9,7 @@ import threading
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from select import select
 
@@ -324,11 +325,13 @@ def test_a_machine_with_an_nvidia_driver_uses_cuda(present: str, monkeypatch: py
     assert machine_variant() == ("cuda" if present else "cpu")
 
 
-def test_describe_lists_every_variant_and_the_built_in_engine(cache: Path) -> None:
+def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> None:
     rows = {(row.engine, row.variant): row for row in describe()}
-    assert list(rows) == [("transformers", "built in"), ("vllm", "cpu"), ("vllm", "cuda")]
-    assert [row.version for row in describe()][1:] == ["0.32.0", "0.32.0"]
-    assert [row.here for row in describe()][1:] == [machine_variant() == "cpu", machine_variant() == "cuda"]
+    built_in = [("transformers", "built in"), ("simulated", "built in")]
+    assert list(rows) == [*built_in, ("vllm", "cpu"), ("vllm", "cuda")]
+    assert rows["simulated", "built in"].version == metadata.version("enginehouse")
+    assert [row.version for row in describe()][2:] == ["0.32.0", "0.32.0"]
+    assert [row.here for row in describe()][2:] == [machine_variant() == "cpu", machine_variant() == "cuda"]
     assert not rows["vllm", "cpu"].installed
     assert rows["vllm", "cpu"].path == str(environment("vllm", "cpu").folder)
 
