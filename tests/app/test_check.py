@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from app.check import Checked, Problem, check_file
+from deployments import registry
 from deployments.engine import PoolModel
 
 ROOT = Path(__file__).parents[2]
+ENGINES = ", ".join(sorted(registry.ENGINES))
 SHIPPED = [ROOT / "serve_config.yaml", *sorted((ROOT / "cluster").glob("*.yaml"))]
 
 # Each line is there once, so that a test can change it.
@@ -210,7 +212,7 @@ NO_MODELS = "The ingress has no models: add 'deployments: [{name: Ingress, user_
         (
             "engine: transformers",
             "engine: transformer",
-            "line 19: applications[1].args.engine: no engine 'transformer'; there are: simulated, transformers, vllm.",
+            f"line 19: applications[1].args.engine: no engine 'transformer'; there are: {ENGINES}.",
         ),
         (
             "model: some/model",
@@ -410,8 +412,15 @@ def test_the_process_environment_by_default(monkeypatch: pytest.MonkeyPatch) -> 
 Place = tuple[str | int, ...]
 JUNK: list[Any] = [None, True, 0, -1, 1.5, "", "junk", [], [1], {}, {"junk": 1}, {1: 2}, [[None]], 10**30, float("nan")]
 # Keys that are the user's own words.
-NAMES = ("smollm2-135m-instruct", "smollm2-transformers", "smollm2-vllm", "steady", "fragile")
 SHIPPED_DOCUMENTS = [yaml.safe_load(path.read_text()) for path in SHIPPED]
+# What a user may call as he likes: the models.
+NAMES = {
+    model
+    for document in SHIPPED_DOCUMENTS
+    for application in document["applications"]
+    for deployment in application.get("deployments", ())
+    for model in deployment.get("user_config", {}).get("models", ())
+}
 
 
 def places(value: Any, at: Place = ()) -> Iterator[Place]:

@@ -327,11 +327,11 @@ def test_a_machine_with_an_nvidia_driver_uses_cuda(present: str, monkeypatch: py
 
 def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> None:
     rows = {(row.engine, row.variant): row for row in describe()}
-    built_in = [("transformers", "built in"), ("simulated", "built in")]
+    built_in = [("transformers", "built in"), ("simulated", "built in"), ("openai", "built in")]
     assert list(rows) == [*built_in, ("vllm", "cpu"), ("vllm", "cuda")]
     assert rows["simulated", "built in"].version == metadata.version("enginehouse")
-    assert [row.version for row in describe()][2:] == ["0.32.0", "0.32.0"]
-    assert [row.here for row in describe()][2:] == [machine_variant() == "cpu", machine_variant() == "cuda"]
+    assert [row.version for row in describe()][3:] == ["0.32.0", "0.32.0"]
+    assert [row.here for row in describe()][3:] == [machine_variant() == "cpu", machine_variant() == "cuda"]
     assert not rows["vllm", "cpu"].installed
     assert rows["vllm", "cpu"].path == str(environment("vllm", "cpu").folder)
 

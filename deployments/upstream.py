@@ -1,0 +1,206 @@
+"""Servers that run elsewhere, as one: which are up, which gets the next request, and how a request gets there."""
+
+import asyncio
+import itertools
+import logging
+import os
+
+import httpx
+
+from deployments.errors import unavailable
+from deployments.upstream_args import UpstreamArgs, api_key, trust
+from deployments.upstream_server import Reply, Server, choose, timed_out
+
+logger = logging.getLogger("ray.serve")
+
+RETRY_AFTER_S = 5  # what a client is told to wait where no server can be reached
+# Shorter than what servers keep idle connections open (Uvicorn's 5 s), so that none is used while it is closed.
+KEEP_ALIVE_S = 2.0
+BUSY = frozenset({429, 503})
+NO_SUCH_PATH = frozenset({404, 405})
+
+
+class Upstream:
+    """The servers of one pool, watched while it runs."""
+
+    def __init__(self, args: UpstreamArgs) -> None:
+        self._args = args
+        self.servers = [Server(url) for url in args.urls]
+        self._turns = itertools.count(1)
+        self._client: httpx.AsyncClient | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+        self._one_is_up = asyncio.Event()
+        self.api_key: str | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return sum(server.in_flight for server in self.servers)
+
+    async def start(self) -> None:
+        """Ask every server once, and return once one is up.
+
+        Raises:
+            ValueError: the API key or the certificates can't be had.
+            TimeoutError: no server is up in time; the message has each one's URL and what is wrong with it.
+        """
+        self.api_key = api_key(self._args, os.environ)
+        self._client = await asyncio.to_thread(self._connect)
+        await asyncio.gather(*map(self._check, self.servers))
+        self._watchers = [asyncio.create_task(self._watch(server)) for server in self.servers]
+        try:
+            await asyncio.wait_for(self._one_is_up.wait(), self._args.start_timeout_s)
+        except TimeoutError:
+            wrong = "; ".join(f"{server.url}: {server.reason}" for server in self.servers)
+            message = f"no remote server was healthy within {self._args.start_timeout_s:g} s: {wrong}"
+            raise TimeoutError(message) from None
+
+    def _connect(self) -> httpx.AsyncClient:
+        args = self._args
+        headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "enginehouse"}
+        if self.api_key is not None:
+            headers["authorization"] = f"Bearer {self.api_key}"
+        return httpx.AsyncClient(
+            headers=headers,
+            verify=trust(args),
+            timeout=httpx.Timeout(args.read_timeout_s, connect=args.connect_timeout_s, pool=None),
+            limits=httpx.Limits(max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S),
+            follow_redirects=False,
+            trust_env=False,  # no proxy, no .netrc: where the key goes is what the configuration says
+        )
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        assert self._client is not None, "start() comes first"
+        return self._client
+
+    def raise_if_unwatched(self) -> None:
+        """Raises what ended the watching of a server, which nothing should."""
+        for watcher in self._watchers:
+            if watcher.done():
+                watcher.result()
+
+    async def send(self, path: str, body: bytes, request_id: str, *, at_root: bool = False) -> Reply:
+        """POST a JSON document to one server after another, each once, until one takes it.
+
+        A server that has begun to answer is never left for another, but for one that says it is busy.
+
+        Raises:
+            ApiError: 503 where no server can be reached; 504 where one took the request and never answered.
+        """
+        tried: list[Server] = []
+        reasons: list[str] = []
+        while (server := choose(self.servers, tried)) is not None:
+            tried.append(server)
+            url = (server.root if at_root else server.url) + path
+            headers = {"content-type": "application/json", "x-request-id": request_id}
+            request = self.client.build_request("POST", url, content=body, headers=headers)
+            try:
+                reply = await self._post(server, request)
+            except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+                raise timed_out(self._args.read_timeout_s) from error
+            except (httpx.TransportError, httpx.InvalidURL) as error:
+                reasons.append(explain(error))
+                self._failed(server, reasons[-1])
+                continue
+            if reply.status not in BUSY or choose(self.servers, tried) is None:
+                return reply
+            reasons.append(f"status {reply.status}")
+            await reply.aclose()
+        why = ", ".join(reasons or (server.reason for server in self.servers))
+        raise unavailable(f"No remote server takes this request: {why}.", "upstream_down", RETRY_AFTER_S)
+
+    async def _post(self, server: Server, request: httpx.Request) -> Reply:
+        server.in_flight += 1
+        server.turn = next(self._turns)
+        try:
+            response = await self.client.send(request, stream=True)
+        except BaseException:
+            server.in_flight -= 1
+            raise
+        server.spoke = True
+        return Reply(server, response, self._args.read_timeout_s)
+
+    async def get(self, url: str, limit: int) -> bytes:
+        """A small document of a server, such as its metrics; all of it within `connect_timeout_s`.
+
+        Raises:
+            httpx.HTTPError: it can't be had, or its status is an error.
+            TimeoutError: it didn't come in time.
+            ValueError: it is longer than `limit` bytes.
+        """
+        async with asyncio.timeout(self._args.connect_timeout_s), self.client.stream("GET", url) as response:
+            response.raise_for_status()
+            chunks, size = [], 0
+            async for chunk in response.aiter_bytes():
+                size += len(chunk)
+                if size > limit:
+                    raise ValueError(f"longer than {limit} bytes")
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _watch(self, server: Server) -> None:
+        while True:
+            await asyncio.sleep(self._args.health_interval_s)
+            await self._check(server)
+
+    async def _check(self, server: Server) -> None:
+        spoke, server.spoke = server.spoke, False
+        try:
+            async with asyncio.timeout(self._args.connect_timeout_s):
+                status = await self._status(server.root + self._args.health_path)
+                if status in NO_SUCH_PATH:
+                    status = await self._status(f"{server.url}/models")
+        except (TimeoutError, httpx.TimeoutException):
+            if not spoke and not server.spoke:  # a server that is busy answering isn't down
+                self._failed(server, f"no answer to a health check within {self._args.connect_timeout_s:g} s")
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            self._failed(server, explain(error))
+        else:
+            if 200 <= status < 300:
+                self._succeeded(server)
+            else:
+                wrong = "the API key is refused, " if status in (401, 403) else ""
+                self._failed(server, f"{wrong}status {status} at a health check")
+
+    async def _status(self, url: str) -> int:
+        async with self.client.stream("GET", url) as response:
+            return response.status_code
+
+    def _succeeded(self, server: Server) -> None:
+        server.failures = 0
+        if server.state != "up":
+            server.state = "up"
+            self._one_is_up.set()
+            logger.info("remote server %s is up", server.url)
+
+    def _failed(self, server: Server, reason: str) -> None:
+        server.failures += 1
+        server.reason = reason
+        if server.state == "new" or (server.state == "up" and server.failures >= self._args.unhealthy_after):
+            server.state = "down"
+            logger.warning("remote server %s is down: %s", server.url, reason)
+
+    async def stop(self) -> None:
+        """Safe to call twice, or after a failed start."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def explain(error: Exception) -> str:
+    """What went wrong with a connection, in words that hold no address."""
+    match error:
+        case httpx.ConnectTimeout():
+            return "connecting timed out (connect_timeout_s)"
+        case httpx.TimeoutException():
+            return "timed out"
+        case httpx.ConnectError() if "CERTIFICATE" in str(error).upper():
+            return "its certificate isn't trusted"
+        case httpx.ConnectError():
+            return "connection refused or no such host"
+        case httpx.InvalidURL():
+            return "not a URL"
+    return "connection lost before an answer"
