@@ -66,7 +66,8 @@ def answer_renamer(old: str, new: str) -> Callable[[bytes], bytes]:
     """
     if old == new:
         return lambda data: data
-    pattern = re.compile(rb'(?<!\\)("model"[ \t\n\r]*+:[ \t\n\r]*+)"' + _spellings(old) + b'"')
+    # What is searched for comes first, what may not be before it after: so the search is one for plain bytes.
+    pattern = re.compile(rb'("model"(?<!\\"model")[ \t\n\r]*+:[ \t\n\r]*+)"' + _spellings(old) + b'"')
     value = json.dumps(new, ensure_ascii=False).encode()
 
     def rename(data: bytes) -> bytes:
@@ -78,8 +79,9 @@ def answer_renamer(old: str, new: str) -> Callable[[bytes], bytes]:
 
 
 def _spellings(name: str) -> bytes:
-    """A pattern for every way in which JSON can spell `name` inside quotes."""
-    return b"".join(map(_spellings_of_character, name))
+    """A pattern for every way in which JSON can spell `name` inside quotes, the usual one first."""
+    usual = re.escape(json.dumps(name, ensure_ascii=False)[1:-1].encode())
+    return b"(?:" + usual + b"|" + b"".join(map(_spellings_of_character, name)) + b")"
 
 
 def _spellings_of_character(character: str) -> bytes:

@@ -82,7 +82,9 @@ def _read(document: dict[str, Any]) -> tuple[str | None, str | None, str | None]
     detail = document.get("detail")
     if isinstance(detail, list) and detail:  # FastAPI's validation
         return _validation(detail)
-    message = _text(document.get("message")) or _text(detail)  # vLLM of old, TensorRT-LLM; FastAPI
+    message = _text(document.get("message"))  # vLLM of old, TensorRT-LLM
+    if message is None and (said := _text(detail)):  # FastAPI, often no more than "Not Found"
+        message = f"The remote server says: {said}"
     return message, _text(document.get("param")), _text(document.get("code"))
 
 

@@ -53,7 +53,7 @@ def test_each_api_has_its_own_envelope() -> None:
             None,
         ),
         ({"message": "Bad.", "type": "invalid", "code": 400}, "Bad.", None, None),
-        ({"detail": "Not Found"}, "Not Found", None, None),
+        ({"detail": "Not Found"}, "The remote server says: Not Found", None, None),
         (
             {"detail": [{"loc": ["body", "x", 0, "y"], "msg": "Required"}]},
             "x[0].y: Required",
