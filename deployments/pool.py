@@ -123,7 +123,7 @@ deployment = serve.deployment(
 def build(args: PoolConfig) -> Application:
     """The application of a pool, for `import_path: deployments.pool:build`."""
     args.typed_engine_args()  # refuse what doesn't fit before a replica is started for it
-    options: dict[str, Any] = {"num_cpus": 1}
+    options: dict[str, Any] = {"num_cpus": args.num_cpus}
     if args.engine in environments.ENGINES:
         # A launcher on PATH, so that one config serves every node: see deployments/environments.py.
         options["runtime_env"] = {"py_executable": f"engine-python {args.engine}"}

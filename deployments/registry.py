@@ -26,6 +26,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "simulated": EngineSpec(
         "deployments.simulated:SimulatedEngine", "deployments.simulated:SimulatedArgs", has_files=False
     ),
+    "sglang": EngineSpec("deployments.sglang:SglangEngine", "deployments.sglang:SglangArgs"),
     "openai": EngineSpec("deployments.openai:OpenAIEngine", "deployments.openai:OpenAIArgs", has_files=False),
     "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
 }

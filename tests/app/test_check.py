@@ -479,7 +479,7 @@ def test_a_key_that_is_one_letter_off_is_named(check: Check, seed: int) -> None:
     for _ in range(20):
         document = copy.deepcopy(chance.choice(SHIPPED_DOCUMENTS))
         ours = [place for place in places(document) if isinstance(place[-1], str) and place[-1] not in NAMES]
-        place = chance.choice([place for place in ours if not vllms_own(document, place)])
+        place = chance.choice([place for place in ours if not engines_own(document, place)])
         inside, right = holder(document, place), str(place[-1])
         wrong = one_letter_off(right, chance)
         if wrong in inside:
@@ -491,8 +491,8 @@ def test_a_key_that_is_one_letter_off_is_named(check: Check, seed: int) -> None:
         assert unknown in [[f"Unknown key '{wrong}'; did you mean '{key}'?"] for key in meant]
 
 
-def vllms_own(document: Any, place: Place) -> bool:
+def engines_own(document: Any, place: Place) -> bool:
     if "engine_args" not in place or place[-1] == "engine_args":
         return False
     engine: str = holder(document, place[:4])["engine"]
-    return engine == "vllm"
+    return engine in ("vllm", "sglang")

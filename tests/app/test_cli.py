@@ -144,8 +144,9 @@ def test_a_config_that_is_right() -> None:
 
 def test_every_model_and_pool_is_named() -> None:
     result = call("check", ROOT / "cluster" / "cpu-engines.yaml")
-    summary = "smollm2-transformers, smollm2-vllm; 2 pool(s): transformers on transformers, vllm on vllm"
-    assert result.stdout.endswith(f": OK: 2 model(s): {summary}\n")
+    models = "smollm2-transformers, smollm2-vllm, smollm2-sglang"
+    summary = f"{models}; 3 pool(s): transformers on transformers, vllm on vllm, sglang on sglang"
+    assert result.stdout.endswith(f": OK: 3 model(s): {summary}\n")
 
 
 def test_a_config_that_is_right_as_json() -> None:
@@ -244,7 +245,7 @@ def test_an_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("vlm", "engine 'vlm' has no environment (those that have one: vllm); did you mean 'vllm'?"),
+        ("vlm", "engine 'vlm' has no environment (those that have one: sglang, vllm); did you mean 'vllm'?"),
         ("transformers", "the transformers engine runs in Enginehouse's own environment; it has no other"),
     ],
 )

