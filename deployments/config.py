@@ -1,11 +1,15 @@
 """The settings of a pool, typed. Unknown keys are refused."""
 
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from deployments import registry
 from deployments.engine import PoolModel
+
+# Plain enough for a URL, a log line and every engine.
+AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=200)]
+AdapterPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class PoolConfig(BaseModel):
@@ -14,13 +18,14 @@ class PoolConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(
-        description="The program that runs the model: `transformers`, `vllm`, `sglang`, `openai` (servers that run elsewhere), "
-        "or `simulated`, which runs none."
+        description="The program that runs the model: `transformers`, `vllm`, `sglang`, `openai` (servers that run "
+        "elsewhere), or `simulated`, which runs none."
     )
     model: str = Field(
         min_length=1,
         description="A local folder, a model hub's id (`org/name`), or a bundled model's name "
-        "(`smollm2-135m-instruct`, `all-minilm-l6-v2`); on `openai` the name that the servers know; any name on `simulated`.",
+        "(`smollm2-135m-instruct`, `all-minilm-l6-v2`); on `openai` the name that the servers know; any name on "
+        "`simulated`.",
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
     served_name: str | None = Field(
@@ -30,6 +35,13 @@ class PoolConfig(BaseModel):
         1.0, ge=0, description="CPUs that Ray keeps for each replica when it places it; an engine may use more."
     )
     engine_args: dict[str, Any] = Field({}, description="The engine's own arguments, in its own words.")
+    adapters: dict[AdapterName, AdapterPath] = Field(
+        {}, description="LoRA adapters, each a model name of its own: its name, and its folder on every node."
+    )
+    adapters_folder: AdapterPath | None = Field(
+        None,
+        description="Folder whose subfolders may be loaded as adapters while the pool runs; without it, none may.",
+    )
 
     @field_validator("engine")
     @classmethod
@@ -37,6 +49,12 @@ class PoolConfig(BaseModel):
         if value not in registry.ENGINES:
             raise ValueError(f"no engine '{value}'; there are: {', '.join(sorted(registry.ENGINES))}")
         return value
+
+    @model_validator(mode="after")
+    def _adapters_have_names_of_their_own(self) -> Self:
+        if (name := self.pool_model.served_name) in self.adapters:
+            raise ValueError(f"the adapter '{name}' has the name of the pool's model; give it one of its own")
+        return self
 
     def typed_engine_args(self) -> BaseModel:
         """`engine_args` as the engine's own type.

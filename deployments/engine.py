@@ -81,6 +81,7 @@ class Capabilities:
     n: bool = False  # more than one choice a request
     parts: tuple[Part, ...] = ("text",)
     lora: bool = False  # adapters may be loaded and unloaded
+    max_lora_rank: int | None = None  # the highest rank of an adapter; None: unknown, or there are no adapters
 
 
 @dataclass(frozen=True, slots=True)

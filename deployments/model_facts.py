@@ -56,6 +56,19 @@ def quantization(folder: Path) -> str | None:
     return method.lower() if isinstance(method, str) else None
 
 
+def pooling(folder: Path) -> str | None:
+    """How a sentence encoder's tokens become one vector: `cls_token`, `mean_tokens`, `lasttoken`, ...; None: unsaid.
+
+    Source: sentence-transformers' `Pooling` module, whose config has a flag `pooling_mode_<how>` each.
+    """
+    try:
+        config = json.loads((folder / "1_Pooling" / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    prefix = "pooling_mode_"
+    return next((key.removeprefix(prefix) for key, on in config.items() if key.startswith(prefix) and on is True), None)
+
+
 def _config(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if not isinstance(config, dict):

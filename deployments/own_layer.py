@@ -91,7 +91,7 @@ class OwnLayer:
     engine: str
     served_name: str
     handlers: Mapping[Endpoint, Handler] = field(default_factory=dict)
-    id_field: str = "request_id"  # what the schemas call a request's id
+    id_field: str | None = "request_id"  # what the schemas call a request's id; None: the layer makes its own
     adapter_field: str | None = None  # where a LoRA adapter is named, if not in `model` alone
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
@@ -113,7 +113,9 @@ class OwnLayer:
                 self._refuse_ignored(name, document[name], fields)
         # A null means what leaving the field out means: so it does in OpenAI's API.
         known = {name: value for name, value in document.items() if name in fields and value is not None}
-        ours = {"model": request.adapter or self.served_name, self.id_field: request.request_id}
+        ours = {"model": request.adapter or self.served_name}
+        if self.id_field:
+            ours[self.id_field] = request.request_id
         if request.adapter and self.adapter_field:
             ours[self.adapter_field] = request.adapter
         try:

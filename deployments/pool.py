@@ -1,7 +1,8 @@
 """A pool: the Serve deployment that hosts one engine, and the builder of its application."""
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, cast
@@ -10,11 +11,13 @@ from ray import serve
 from ray.serve import Application
 
 from deployments import environments, guard, registry, replica_port
+from deployments.adapter_store import AdapterStore
+from deployments.adapters import AdapterSet
 from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
 from deployments.engine import Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse
 from deployments.errors import ApiError, internal_error, unavailable
-from deployments.wire import Description, Head, WireRequest, WireResponse, unpack
+from deployments.wire import Description, Head, Refusal, WireRequest, WireResponse, unpack
 
 logger = logging.getLogger("ray.serve")
 
@@ -27,9 +30,10 @@ class Pool:
     Ray cancels the call when the client leaves; that closes the engine's stream, which aborts generation.
     """
 
-    def __init__(self, engine: Engine, engine_name: str) -> None:
+    def __init__(self, engine: Engine, engine_name: str, adapters: AdapterSet) -> None:
         self._engine = engine
         self._engine_name = engine_name
+        self._adapters = adapters
 
     async def respond(self, request: WireRequest) -> WireResponse:
         """A whole answer."""
@@ -61,6 +65,7 @@ class Pool:
 
     async def _answer(self, request: EngineRequest) -> EngineResponse:
         try:
+            self._adapters.refuse_absent(request.adapter)
             refuse_beyond(self._engine.capabilities(), request, self._engine_name)
             return await self._engine.handle(request)
         except Exception as error:
@@ -74,10 +79,27 @@ class Pool:
         return asdict(await self._engine.stats())
 
     async def describe(self) -> Description:
-        return {"engine": self._engine_name, "capabilities": asdict(self._engine.capabilities())}
+        return {
+            "engine": self._engine_name,
+            "capabilities": asdict(self._engine.capabilities()),
+            "adapters": self._adapters.configured,
+        }
+
+    async def check_adapter(self, name: str, path: str) -> Refusal | None:
+        """Why an adapter can't be loaded live here; None if it can. Nothing changes."""
+        try:
+            await asyncio.to_thread(self._adapters.check, name, path)
+        except ApiError as error:
+            return {"message": error.message, "param": error.param, "code": error.code}
+        return None
+
+    async def update_adapters(self) -> Mapping[str, str]:
+        """Have the adapters that there should be now. Those that can't be loaded, with the reason."""
+        return await self._adapters.reconcile()
 
     async def check_health(self) -> None:
         await self._engine.health()
+        self._adapters.look()
 
 
 def _failure(error: Exception, endpoint: Endpoint) -> EngineResponse:
@@ -102,11 +124,15 @@ class PoolReplica(Pool):
         guard.contain()
         replica_port.bind_to_node()
         pool = PoolConfig.model_validate(config)
-        super().__init__(registry.create(pool.engine, pool.pool_model, pool.typed_engine_args()), pool.engine)
+        engine = registry.create(pool.engine, pool.pool_model, pool.typed_engine_args())
+        store, name = AdapterStore(), serve.get_replica_context().app_name
+        super().__init__(engine, pool.engine, AdapterSet(engine, pool, lambda: store.paths(name)))
         await self._engine.start()
+        await self._adapters.start()
 
     async def __del__(self) -> None:
         if hasattr(self, "_engine"):
+            await self._adapters.stop()
             await self._engine.stop()
 
 

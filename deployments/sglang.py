@@ -73,6 +73,9 @@ class SglangEngine(Engine):
             raise ValueError(f"SGLang can't see Enginehouse's CPU platform (entry point {PLATFORMS}): install it again")
         path = await asyncio.to_thread(models.resolve, self._model.source, self._model.revision)
         self._facts = model_facts.read(path)
+        if not self._facts.generates and (pooling := model_facts.pooling(path)) not in (None, "lasttoken"):
+            # Seen: 0.5.23 takes the last token's vector whatever the model says.
+            raise ValueError(f"SGLang can't pool this model's embeddings as it was trained, by {pooling}; vLLM can")
         await self._start_engine({"model_path": str(path), "served_model_name": self._model.served_name})
         await self.handle(warm_up_request(self._layer.handlers))
 
@@ -89,7 +92,7 @@ class SglangEngine(Engine):
         self._engine = await asyncio.to_thread(SglEngine, **given)
         self._counts = Counter.attach_to(self._engine.tokenizer_manager)
         found = handlers(self._engine, generates=not given.get("is_embedding", False))
-        self._layer = OwnLayer(self.name, self._model.served_name, found, id_field="rid", adapter_field="lora_path")
+        self._layer = OwnLayer(self.name, self._model.served_name, found, id_field=None, adapter_field="lora_path")
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         return await self._layer.handle(request)

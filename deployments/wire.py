@@ -18,6 +18,15 @@ class Description(TypedDict):
 
     engine: str
     capabilities: dict[str, Any]  # `engine.Capabilities`, as a document
+    adapters: list[str]  # of its configuration; those that were loaded live are in the adapter store
+
+
+class Refusal(TypedDict):
+    """Why a replica can't load an adapter: the parts of an `ApiError`."""
+
+    message: str
+    param: str | None
+    code: str | None
 
 
 class Head(TypedDict):

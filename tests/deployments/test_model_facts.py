@@ -77,3 +77,21 @@ def test_a_bundled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_quantization(tmp_path: Path, config: dict[str, Any], method: str | None) -> None:
     assert model_facts.quantization(checkpoint(tmp_path, **config)) == method
+
+
+@pytest.mark.parametrize(
+    ("flags", "how"),
+    [
+        (
+            {"word_embedding_dimension": 384, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+            "mean_tokens",
+        ),
+        ({"pooling_mode_lasttoken": True}, "lasttoken"),
+        ({}, None),
+    ],
+)
+def test_pooling(tmp_path: Path, flags: dict[str, Any], how: str | None) -> None:
+    assert model_facts.pooling(tmp_path) is None
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    assert model_facts.pooling(tmp_path) == how

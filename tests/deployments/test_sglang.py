@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,17 @@ async def test_without_the_platform_it_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sglang, "machine_variant", lambda: "cpu")
     with pytest.raises(ValueError, match="can't see Enginehouse's CPU platform"):
         await engine().start()
+
+
+async def test_a_model_whose_embeddings_it_would_get_wrong_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang, "entry_points", lambda group: [object()])
+    (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    with pytest.raises(ValueError, match="by mean_tokens; vLLM can"):
+        await SglangEngine(PoolModel(str(tmp_path), "m"), SglangArgs()).start()
 
 
 def test_the_platform_is_an_entry_point() -> None:
