@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from app import capabilities
 from app.check import Checked, check_file
 from deployments import environment_build, environments, models
 from deployments.environments import InstallError, UnknownEngineError
@@ -26,6 +27,7 @@ def main() -> None:
     \b
     enginehouse serve serve_config.yaml     serve what a config says, installing what is missing
     enginehouse check serve_config.yaml     is a config right? starts nothing
+    enginehouse capabilities                what each model of a config can
     """
 
 
@@ -98,6 +100,29 @@ def _invite(url: str, names: list[str]) -> None:
 
 def _ready_json(url: str, names: list[str]) -> None:
     _print_json({"url": url, "models": names})
+
+
+@main.command("capabilities")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default="serve_config.yaml",
+    envvar="ENGINEHOUSE_CONFIG",
+    show_default=True,
+    help="The config whose pools are meant.",
+)
+@as_json
+def show_capabilities(config: Path, json_: bool) -> None:
+    """What each model of a config can: endpoints, tools, context. Starts nothing."""
+    checked = check_file(config)
+    if checked.problems or checked.ingress is None:
+        _print_problems(config, checked)
+        sys.exit(1)
+    documents = capabilities.model_documents(checked.ingress, checked.pools)
+    if json_:
+        _print_json({"models": documents})
+    else:
+        _print_table(capabilities.HEADS, capabilities.rows(documents))
 
 
 @main.group()

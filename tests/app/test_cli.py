@@ -83,6 +83,7 @@ COMMANDS = dict(commands(cli.main))
 def test_the_commands_there_are() -> None:
     assert {" ".join(names) for names, command in COMMANDS.items() if not isinstance(command, click.Group)} == {
         "check",
+        "capabilities",
         "serve",
         "engines list",
         "engines install",
@@ -147,6 +148,33 @@ def test_every_model_and_pool_is_named() -> None:
     models = "smollm2-transformers, smollm2-vllm, smollm2-sglang"
     summary = f"{models}; 3 pool(s): transformers on transformers, vllm on vllm, sglang on sglang"
     assert result.stdout.endswith(f": OK: 3 model(s): {summary}\n")
+
+
+def test_capabilities_as_a_table() -> None:
+    result = call("capabilities", "--config", ROOT / "cluster" / "cpu-engines.yaml")
+    head, *lines = result.stdout.splitlines()
+    assert (result.exit_code, head.split()[:3]) == (0, ["MODEL", "ENGINE", "CONTEXT"])
+    assert [line.split()[:2] for line in lines] == [
+        ["smollm2-sglang", "sglang"],
+        ["smollm2-transformers", "transformers"],
+        ["smollm2-vllm", "vllm"],
+    ]
+
+
+def test_capabilities_as_json() -> None:
+    result = call("capabilities", "--config", CONFIG, "--json")
+    [model] = json.loads(result.stdout)["models"]
+    assert (model["id"], model["engines"]) == ("smollm2-135m-instruct", ["transformers"])
+    [pool] = model["pools"]
+    assert pool["endpoints"][:2] == ["chat/completions", "completions"]
+    assert (pool["tools"], pool["json_schema"], pool["logprobs"], pool["lora"]) == ([], False, True, False)
+
+
+def test_capabilities_of_a_config_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("applications: []\n")
+    result = call("capabilities", "--config", tmp_path / "bad.yaml")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "applications" in result.stderr
 
 
 def test_a_config_that_is_right_as_json() -> None:
