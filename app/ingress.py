@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
@@ -16,6 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app import routing
+from app.adapter_api import add_adapters
+from app.capabilities import model_document
 from app.config import IngressConfig
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
 from app.openapi import request_body
@@ -42,8 +44,9 @@ class Gateway:
         body = await read_body(request, self.config.max_body_bytes)
         wanted = routing.read_request(body)
         pool = self._choose(wanted.model)
+        adapter = None if wanted.model in self.config.models else wanted.model
         # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
-        wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex))
+        wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex, adapter))
         try:
             handle = self.pools.handle(pool)
             return await (_streamed if wanted.stream else _whole)(handle, pool, wire)
@@ -57,17 +60,32 @@ class Gateway:
             raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
 
     def _choose(self, model: str) -> str:
-        pools = routing.pools_of(model, self.config.models)
+        pools = self._pools_of(model)
         if pool := self.pools.first_ready(pools):
             return pool
         states = ", ".join(f"'{pool}' is {self.pools.state(pool).reason}" for pool in pools)
         raise unavailable(f"No pool of '{model}' is ready: {states}.", "pool_not_ready", self.config.retry_after_s)
 
+    def adapters(self) -> dict[str, Sequence[str]]:
+        """The adapters that clients may name, each with its pools."""
+        return routing.exposed_adapters(self.pools.adapters(), self.config.models)
+
+    def _pools_of(self, model: str) -> Sequence[str]:
+        adapters = {} if model in self.config.models else self.adapters()
+        return routing.pools_of(model, self.config.models, adapters)
+
     def model_document(self, name: str) -> dict[str, Any]:
-        pools = [self.pools.document(pool) for pool in self.config.models[name].pools]
-        engines = sorted({pool["engine"] for pool in pools if pool["engine"]})
-        openai = {"id": name, "object": "model", "created": self.started, "owned_by": "enginehouse"}
-        return {**openai, "engines": engines, "pools": pools}
+        """What is known of a model or an adapter.
+
+        Raises:
+            ApiError: 404, there is none of that name.
+        """
+        names = self._pools_of(name)
+        pools = [self.pools.document(pool) for pool in names]
+        openai = {"object": "model", "created": self.started, "owned_by": "enginehouse"}
+        if name not in self.config.models:
+            openai |= dict.fromkeys(("root", "parent"), routing.parent_of(names, self.config.models))
+        return {**model_document(name, pools), **openai}
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -155,6 +173,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     app.add_exception_handler(Exception, _on_unexpected)
     _add_generation(app, gateway)
     _add_models(app, gateway)
+    add_adapters(app, gateway, read_body)
     _add_probes(app, gateway)
     return app
 
@@ -185,13 +204,12 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models", tags=["models"])
     async def list_models() -> JSONResponse:
         """The models there are, ready or not."""
-        names = sorted(gateway.config.models)
+        names = sorted({*gateway.config.models, *gateway.adapters()})
         return JSONResponse({"object": "list", "data": [gateway.model_document(name) for name in names]})
 
     @app.get("/v1/models/{model:path}", tags=["models"])
     async def get_model(model: str) -> JSONResponse:
         """One model; 404 where there is none of that name."""
-        routing.pools_of(model, gateway.config.models)
         return JSONResponse(gateway.model_document(model))
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.wire import Description
 
 logger = logging.getLogger("ray.serve")
@@ -33,7 +34,9 @@ NOT_DEPLOYED = PoolState(False, "not deployed")
 class PoolDirectory:
     """Looks at the pools' state in the background, so that a request never waits for the controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: AdapterStore | None = None) -> None:
+        self.store = store or AdapterStore()
+        self._live: Mapping[str, LiveAdapter] = {}
         self._states: dict[str, PoolState] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -58,6 +61,25 @@ class PoolDirectory:
         known = {"engine": described["engine"], **described["capabilities"]} if described else {"engine": None}
         return {"pool": pool, "state": self.state(pool).reason, **known}
 
+    def takes_adapters(self, pool: str) -> bool:
+        """It is ready, and said that its engine takes some."""
+        return self.state(pool).ready and bool(self.document(pool).get("lora"))
+
+    def is_described(self, pool: str) -> bool:
+        return pool in self._descriptions
+
+    def adapters(self) -> Mapping[str, list[str]]:
+        """The adapters that can be asked for, of configurations and live ones, each with the pools that have it."""
+        having = {name: list(adapter.pools) for name, adapter in self._live.items() if adapter.ready}
+        for pool, (_, description) in self._descriptions.items():
+            for name in description.get("adapters", []) if pool in self._states else ():
+                having[name] = [*having.get(name, ()), pool]
+        return having
+
+    async def refresh_adapters(self) -> None:
+        """Learn of adapters that were loaded or unloaded just now."""
+        self._live = await asyncio.to_thread(self.store.read)
+
     def watch(self, interval_s: Callable[[], float]) -> None:
         """Begin to look; the first look is at once."""
         self._looking = asyncio.create_task(self._look_forever(interval_s))
@@ -73,6 +95,7 @@ class PoolDirectory:
             try:
                 self._states = read_states(await asyncio.to_thread(serve.status))
                 self._ask_new_pools()
+                await self.refresh_adapters()
             except Exception as error:
                 # The controller restarts now and then; pools serve on without it, so what was seen last stands.
                 logger.warning("cannot read the pools' state, keeping the last: %s", error)

@@ -1,6 +1,6 @@
 """From a request to the pools that may answer it: pure functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -41,20 +41,41 @@ def read_request(body: bytes) -> Wanted:
     return Wanted(routed.model, bool(routed.stream))
 
 
-def pools_of(model: str, models: Mapping[str, ModelConfig]) -> Sequence[str]:
-    """The pools that serve `model`, in order of preference.
+def pools_of(
+    model: str, models: Mapping[str, ModelConfig], adapters: Mapping[str, Sequence[str]] | None = None
+) -> Sequence[str]:
+    """The pools that serve `model`, or the adapter of that name, in order of preference.
 
     Raises:
         ApiError: 404, with the names that there are.
     """
     if found := models.get(model):
         return found.pools
-    names = sorted(models)
+    if having := (adapters or {}).get(model):
+        return having
+    names = sorted({*models, *(adapters or {})})
     listed = ", ".join(f"'{name}'" for name in names[:LISTED_MODELS])
     more = f" and {len(names) - LISTED_MODELS} more" if len(names) > LISTED_MODELS else ""
     there_are = f"There are: {listed}{more}." if names else "This server has no models yet."
     message = f"The model '{shorten(model)}' does not exist. {there_are}"
     raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def exposed_adapters(
+    adapters: Mapping[str, Collection[str]], models: Mapping[str, ModelConfig]
+) -> dict[str, Sequence[str]]:
+    """The adapters that clients may name, each with those of its pools that a model has, in the models' order.
+
+    A model's name comes before an adapter's.
+    """
+    order = list(dict.fromkeys(pool for entry in models.values() for pool in entry.pools))
+    found = {name: [pool for pool in order if pool in pools] for name, pools in adapters.items() if name not in models}
+    return {name: pools for name, pools in found.items() if pools}
+
+
+def parent_of(pools: Sequence[str], models: Mapping[str, ModelConfig]) -> str:
+    """The model that an adapter on `pools` belongs to: the first that has one of them."""
+    return next(name for name, entry in models.items() if set(pools) & set(entry.pools))
 
 
 def shorten(text: str, limit: int = 100) -> str:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
+from functools import partial
 from typing import Any, cast
 
 from ray import serve
@@ -15,7 +16,7 @@ from deployments.adapter_store import AdapterStore
 from deployments.adapters import AdapterSet
 from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
-from deployments.engine import Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse
+from deployments.engine import Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse, PoolModel
 from deployments.errors import ApiError, internal_error, unavailable
 from deployments.wire import Description, Head, Refusal, WireRequest, WireResponse, unpack
 
@@ -30,10 +31,10 @@ class Pool:
     Ray cancels the call when the client leaves; that closes the engine's stream, which aborts generation.
     """
 
-    def __init__(self, engine: Engine, engine_name: str, adapters: AdapterSet) -> None:
+    def __init__(self, engine: Engine, engine_name: str, adapters: AdapterSet | None = None) -> None:
         self._engine = engine
         self._engine_name = engine_name
-        self._adapters = adapters
+        self._adapters = adapters or AdapterSet(engine, PoolModel("", ""))
 
     async def respond(self, request: WireRequest) -> WireResponse:
         """A whole answer."""
@@ -125,8 +126,9 @@ class PoolReplica(Pool):
         replica_port.bind_to_node()
         pool = PoolConfig.model_validate(config)
         engine = registry.create(pool.engine, pool.pool_model, pool.typed_engine_args())
-        store, name = AdapterStore(), serve.get_replica_context().app_name
-        super().__init__(engine, pool.engine, AdapterSet(engine, pool, lambda: store.paths(name)))
+        read_live = partial(AdapterStore().paths, serve.get_replica_context().app_name)
+        adapters = AdapterSet(engine, pool.pool_model, pool.adapters, pool.adapters_folder, read_live)
+        super().__init__(engine, pool.engine, adapters)
         await self._engine.start()
         await self._adapters.start()
 

@@ -3,11 +3,13 @@
 import asyncio
 import os
 from argparse import Namespace
-from dataclasses import fields
+from collections import Counter as Tally
+from dataclasses import fields, replace
 from typing import Any
 
 from deployments import model_facts, models, own_layer
 from deployments.engine import (
+    Adapter,
     Capabilities,
     Engine,
     EngineDeadError,
@@ -17,7 +19,7 @@ from deployments.engine import (
     PoolModel,
 )
 from deployments.environments import machine_variant
-from deployments.errors import unknown_keys
+from deployments.errors import ApiError, unknown_keys
 from deployments.own_layer import OwnLayer, PassedArgs, api_error, warm_up_request
 
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
@@ -26,6 +28,8 @@ CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPAC
 # bfloat16 loses to float32 on CPUs without AMX; blocks of 32 let short prompts hit the prefix cache. A prefill is cut
 # small, because nothing else happens while a part of it is computed: no token for others, no abort.
 CPU_ARGS = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "max_num_batched_tokens": 512}
+
+DEFAULT_MAX_LORA_RANK = 16  # vLLM's own
 
 
 class VllmArgs(PassedArgs):
@@ -46,6 +50,8 @@ class VllmEngine(Engine):
         self._engine: Any = None
         self._counts: Any = None
         self._layer = OwnLayer(self.name, model.served_name)
+        self._adapters: Any = None  # vLLM's own register of adapters
+        self._loads: Tally[Adapter] = Tally()
 
     async def start(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -78,6 +84,7 @@ class VllmEngine(Engine):
         tasks = await self._engine.get_supported_tasks()
         await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
         self._layer = OwnLayer(self.name, self._model.served_name, handlers(state))
+        self._adapters = state.openai_serving_models
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
@@ -110,12 +117,34 @@ class VllmEngine(Engine):
         parses = self._args.get("enable_auto_tool_choice") and self._args.get("tool_call_parser")
         length = self._engine.model_config.max_model_len if self._engine else self._args.get("max_model_len")
         lora = bool(self._args.get("enable_lora"))
-        return own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=bool(parses), lora=lora)
+        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=bool(parses), lora=lora)
+        return replace(can, max_lora_rank=self._args.get("max_lora_rank", DEFAULT_MAX_LORA_RANK) if lora else None)
+
+    async def load_adapter(self, adapter: Adapter) -> None:
+        from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
+
+        # vLLM's prefix cache tells adapters apart by name and path: what is loaded anew must not find the old one's.
+        path = f"{adapter.path}{'/.' * self._loads[adapter]}"
+        request = LoadLoRAAdapterRequest(lora_name=adapter.name, lora_path=path)
+        _raise_refusal(await self._adapters.load_lora_adapter(request))
+        self._loads[adapter] += 1
+
+    async def unload_adapter(self, name: str) -> None:
+        from vllm.entrypoints.serve.lora.protocol import UnloadLoRAAdapterRequest
+
+        _raise_refusal(await self._adapters.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=name)))
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
+
+
+def _raise_refusal(answer: Any) -> None:
+    """vLLM answers with a sentence, or with an error."""
+    if hasattr(answer, "error"):
+        message = f"vLLM refuses the adapter: {answer.error.message}"
+        raise ApiError(400, message, param="lora_path", code="invalid_adapter")
 
 
 def _names(dataclass: Any) -> set[str]:

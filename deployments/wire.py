@@ -1,7 +1,7 @@
 """What crosses a handle between the ingress and a pool: plain dicts and bytes, so that their versions may differ."""
 
 from dataclasses import asdict
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from deployments.engine import Endpoint, EngineRequest
 
@@ -18,7 +18,7 @@ class Description(TypedDict):
 
     engine: str
     capabilities: dict[str, Any]  # `engine.Capabilities`, as a document
-    adapters: list[str]  # of its configuration; those that were loaded live are in the adapter store
+    adapters: NotRequired[list[str]]  # of its configuration; those that were loaded live are in the adapter store
 
 
 class Refusal(TypedDict):
