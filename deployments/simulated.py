@@ -198,9 +198,7 @@ class SimulatedEngine(Engine):
         )
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            endpoints=("chat/completions", "completions"), context_length=self.context_length, logprobs=True, n=True
-        )
+        return Capabilities(endpoints=OpenAILayer.ENDPOINTS, context_length=self.context_length, logprobs=True, n=True)
 
     async def stop(self) -> None:
         self._loop.die("the simulated engine has stopped")

@@ -203,7 +203,7 @@ class TransformersEngine(Engine):
     def capabilities(self) -> Capabilities:
         facts = self._facts
         return Capabilities(
-            endpoints=("chat/completions", "completions") if facts.chats else ("completions",),
+            endpoints=OpenAILayer.ENDPOINTS if facts.chats else OpenAILayer.ENDPOINTS[1:],
             context_length=self.context_length or self._args.max_model_len or facts.context_length,
             logprobs=True,
             n=True,

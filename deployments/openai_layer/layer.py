@@ -4,17 +4,17 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
-from deployments.engine import EngineRequest, EngineResponse
+from deployments.engine import Endpoint, EngineRequest, EngineResponse
 from deployments.errors import ApiError, error_event
 from deployments.openai_layer.choice import Delta, Usage, deltas, gather
 from deployments.openai_layer.documents import DONE, ChatDocuments, CompletionDocuments, Documents, event
 from deployments.openai_layer.merge import merge
+from deployments.openai_layer.prompts import Prompts
 from deployments.openai_layer.schema import ChatRequest, CompletionRequest, GenerationRequest
+from deployments.openai_layer.tokenize import detokenize, tokenize
 from deployments.openai_layer.tokens import Sampling, TokenEngine
 
 logger = logging.getLogger(__name__)
@@ -32,17 +32,17 @@ class _Plan:
 
 
 class OpenAILayer:
-    """Serves OpenAI's chat and completions endpoints over a `TokenEngine`."""
+    """Serves OpenAI's chat and completions, and tokenize and detokenize, over a `TokenEngine`."""
+
+    ENDPOINTS: tuple[Endpoint, ...] = ("chat/completions", "completions", "tokenize", "detokenize")
 
     def __init__(self, engine: TokenEngine, served_name: str) -> None:
         self._engine = engine
         self._served_name = served_name
-        self._longest_token: int | None = None  # in characters
-        # One thread: Hugging Face tokenizers change state of their own while they encode.
-        self._encoder = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._prompts = Prompts(engine)
 
     def close(self) -> None:
-        self._encoder.shutdown(wait=False, cancel_futures=True)
+        self._prompts.close()
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         """Answer a request.
@@ -52,18 +52,23 @@ class OpenAILayer:
             EngineDeadError: the engine died before the whole of a non-streamed answer.
         """
         parsed: GenerationRequest
-        if request.endpoint == "chat/completions":
-            parsed = ChatRequest.parse(request.body, self._engine.name)
-            plan = await self._plan_chat(parsed, request.request_id)
-        else:
-            parsed = CompletionRequest.parse(request.body, self._engine.name)
-            plan = await self._plan_completion(parsed, request.request_id)
+        match request.endpoint:
+            case "tokenize":
+                return await tokenize(request, self._prompts, self._engine.context_length)
+            case "detokenize":
+                return await detokenize(request, self._prompts)
+            case "chat/completions":
+                parsed = ChatRequest.parse(request.body, self._engine.name)
+                plan = await self._plan_chat(parsed, request.request_id)
+            case _:
+                parsed = CompletionRequest.parse(request.body, self._engine.name)
+                plan = await self._plan_completion(parsed, request.request_id)
         if parsed.stream:
             return EngineResponse(self._stream(plan, parsed.include_usage), media_type="text/event-stream")
         return EngineResponse(await self._whole(plan))
 
     async def _plan_chat(self, request: ChatRequest, request_id: str) -> _Plan:
-        prompt = await self._in_thread(self._render, request)
+        prompt = await self._prompts.render(request.messages)
         top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
         max_tokens = request.max_completion_tokens or request.max_tokens
         sampling = self._sampling(request, [prompt], max_tokens, top_logprobs, "messages")
@@ -75,7 +80,7 @@ class OpenAILayer:
         return _Plan([prompt] * count, samplings, request.stop, Usage(len(prompt)), documents)
 
     async def _plan_completion(self, request: CompletionRequest, request_id: str) -> _Plan:
-        prompts = [await self._in_thread(self._encode, prompt) for prompt in request.prompt]
+        prompts = [await self._prompts.encode(prompt) for prompt in request.prompt]
         samplings = self._sampling(request, prompts, request.max_tokens or 16, request.logprobs, "prompt")
         count = request.n or 1
         documents = CompletionDocuments(
@@ -83,7 +88,9 @@ class OpenAILayer:
             self._served_name,
             self._engine.tokenizer,
             request.logprobs is not None,
-            echoes=[self._text(prompt) for prompt in request.prompt for _ in range(count)] if request.echo else (),
+            echoes=[self._prompts.text(prompt) for prompt in request.prompt for _ in range(count)]
+            if request.echo
+            else (),
         )
         return _Plan(
             [prompt for prompt in prompts for _ in range(count)],
@@ -92,42 +99,6 @@ class OpenAILayer:
             Usage(sum(map(len, prompts))),
             documents,
         )
-
-    def _render(self, request: ChatRequest) -> list[int]:
-        """The prompt of a conversation, by the model's own chat template."""
-        messages = [{"role": _template_role(m.role), "content": m.content or ""} for m in request.messages]
-        try:
-            text = self._engine.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # a template may raise anything, on purpose: roles in a wrong order, say
-            message = f"The model's chat template refuses these messages: {error}"
-            raise ApiError(400, message, param="messages", code="invalid_value") from error
-        self._refuse_hopeless(text, "messages")
-        return self._engine.tokenizer.encode(text, add_special_tokens=False)
-
-    def _encode(self, prompt: str | list[int]) -> list[int]:
-        if isinstance(prompt, str):
-            self._refuse_hopeless(prompt, "prompt")
-            return self._engine.tokenizer.encode(prompt)
-        size = len(self._engine.tokenizer)
-        if outside := [token for token in prompt if token >= size]:
-            message = f"Token id {outside[0]} in 'prompt' is outside this model's vocabulary of {size}."
-            raise ApiError(400, message, param="prompt", code="invalid_value")
-        return prompt
-
-    def _refuse_hopeless(self, text: str, param: str) -> None:
-        """Refuse a text that can't fit whatever its tokens are, before seconds are spent on them."""
-        if self._longest_token is None:
-            self._longest_token = max(map(len, self._engine.tokenizer.get_vocab()))
-        limit = self._engine.context_length
-        at_least = len(text) // self._longest_token
-        if at_least > limit:
-            message = (
-                f"This model's maximum context length is {limit} tokens, but '{param}' has over {at_least} tokens."
-            )
-            raise ApiError(400, message, param=param, code="context_length_exceeded")
-
-    def _text(self, prompt: str | list[int]) -> str:
-        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
     def _sampling(
         self,
@@ -184,14 +155,6 @@ class OpenAILayer:
     def _choices(self, plan: _Plan) -> list[AsyncGenerator[Delta]]:
         pairs = zip(plan.prompts, plan.samplings, strict=True)
         return [deltas(self._engine, prompt, sampling, plan.stops, plan.usage) for prompt, sampling in pairs]
-
-    async def _in_thread(self, function: Any, *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._encoder, function, *args)
-
-
-def _template_role(role: str) -> str:
-    """`developer` is OpenAI's newer name of `system`; templates know only the latter."""
-    return "system" if role == "developer" else role
 
 
 def fit(prompt_tokens: int, max_tokens: int | None, context_length: int, param: str) -> int:

@@ -68,15 +68,29 @@ def _is_token_list(value: Any) -> bool:
 Unsupported = Annotated[Any, Field(default=None, description="Refused unless null or without effect.")]
 
 
-class _Document(BaseModel):
+class Document(BaseModel):
+    """A request, or a part of one, of which nothing is ignored."""
+
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """The request in `body`.
 
-class StreamOptions(_Document):
+        Raises:
+            ApiError: 400, with the field at fault.
+        """
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            raise from_validation_error(error, cls.model_fields) from None
+
+
+class StreamOptions(Document):
     include_usage: bool | None = None
 
 
-class GenerationRequest(_Document):
+class GenerationRequest(Document):
     """What chat and completions have in common."""
 
     # Values of a field that ask for nothing; any other value of it is a 400 that names the field and the engine.
@@ -110,10 +124,7 @@ class GenerationRequest(_Document):
         Raises:
             ApiError: 400, with the field at fault; also for a field that `engine` can't honour.
         """
-        try:
-            request = cls.model_validate_json(body)
-        except ValidationError as error:
-            raise from_validation_error(error, cls.model_fields) from None
+        request = cls.read(body)
         request._refuse_unsupported(engine)
         if request.stream_options is not None and not request.stream:
             message = "'stream_options' is only allowed when 'stream' is true."
@@ -130,7 +141,7 @@ class GenerationRequest(_Document):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-class Message(_Document):
+class Message(Document):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str | None, BeforeValidator(_content)] = None
     name: str | None = None
