@@ -20,7 +20,8 @@ from typing import IO, Any
 import yaml
 
 from app.check import Checked
-from deployments import environment_build, environments, models, registry
+from deployments import environment_build, environments, models, quantization, registry
+from deployments.quantization import QuantizationError
 from deployments.settings import cache_dir
 
 Report = Callable[[str], None]
@@ -99,12 +100,20 @@ def run(
 
 
 def prepare(checked: Checked, report: Report) -> None:
-    """Build the engine environments and fetch the models that the pools need and that aren't there."""
+    """Build the engine environments and fetch the models that the pools need and that aren't there.
+
+    Raises:
+        RunError: an engine can't run its model here.
+    """
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
         environment_build.install(engine, report)
-    with_files = [pool for pool in checked.pools.values() if registry.ENGINES[pool.engine].has_files]
-    for source, revision in sorted({(pool.model, pool.revision or "") for pool in with_files}):
-        models.resolve(source, revision or None, report)
+    for name, pool in checked.pools.items():
+        if registry.ENGINES[pool.engine].has_files:
+            folder = models.resolve(pool.model, pool.revision, report)
+            try:
+                quantization.check(pool.engine, folder, pool.engine_args.get("quantization"))
+            except QuantizationError as error:
+                raise RunError(f"Pool {name}: {error}") from None
 
 
 def _refuse_taken_port(where: Where) -> None:

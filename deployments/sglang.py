@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from deployments import model_facts, models, own_layer
+from deployments import model_facts, models, own_layer, quantization
 from deployments.engine import (
     Adapter,
     Capabilities,
@@ -73,6 +73,7 @@ class SglangEngine(Engine):
             raise ValueError(f"SGLang can't see Enginehouse's CPU platform (entry point {PLATFORMS}): install it again")
         path = await asyncio.to_thread(models.resolve, self._model.source, self._model.revision)
         self._facts = model_facts.read(path)
+        quantization.check(self.name, path, self._args.get("quantization"))
         if not self._facts.generates and (pooling := model_facts.pooling(path)) not in (None, "lasttoken"):
             # Seen: 0.5.23 takes the last token's vector whatever the model says.
             raise ValueError(f"SGLang can't pool this model's embeddings as it was trained, by {pooling}; vLLM can")

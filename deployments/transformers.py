@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deployments import model_facts, models
+from deployments import model_facts, models, quantization
 from deployments.engine import (
     Capabilities,
     Engine,
@@ -79,10 +79,11 @@ class TransformersEngine(Engine):
             pass
 
     def _load(self) -> None:
+        path = models.resolve(self._model.source, self._model.revision)
+        quantization.check(self.name, path)
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        path = models.resolve(self._model.source, self._model.revision)
         device = self._device(torch.cuda.is_available())
         if device == "cpu":
             torch.set_num_threads(self._args.threads or len(os.sched_getaffinity(0)))

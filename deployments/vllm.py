@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from dataclasses import fields, replace
 from typing import Any
 
-from deployments import model_facts, models, own_layer
+from deployments import model_facts, models, own_layer, quantization
 from deployments.engine import (
     Adapter,
     Capabilities,
@@ -60,6 +60,7 @@ class VllmEngine(Engine):
                 os.environ.setdefault(name, value)
         path = await asyncio.to_thread(models.resolve, self._model.source, self._model.revision)
         self._facts = model_facts.read(path)
+        quantization.check(self.name, path, self._args.get("quantization"))
         await self._start_engine({"model": str(path), "served_model_name": [self._model.served_name]})
         await self.handle(warm_up_request(self._layer.handlers))
 

@@ -223,7 +223,7 @@ def test_the_url_that_a_client_here_can_use(host: str, url: str) -> None:
     assert Where(host, 80).url == url
 
 
-def test_what_pools_need_is_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_pools_need_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [("transformers", "a", None), ("vllm", "a", None), ("vllm", "b", "v1"), ("vllm", "b", "v1")]
     pools += [("simulated", "a name", None)]
     applications: list[dict[str, Any]] = [
@@ -240,10 +240,19 @@ def test_what_pools_need_is_prepared_once(tmp_path: Path, monkeypatch: pytest.Mo
     installed: list[str] = []
     resolved: list[tuple[str, str | None]] = []
     monkeypatch.setattr(environment_build, "install", lambda engine, report: installed.append(engine))
-    monkeypatch.setattr(models, "resolve", lambda model, revision, report: resolved.append((model, revision)))
+    (tmp_path / "config.json").write_text("{}")
+
+    def resolve(model: str, revision: str | None, _: object) -> Path:
+        resolved.append((model, revision))
+        return tmp_path
+
+    monkeypatch.setattr(models, "resolve", resolve)
     runner.prepare(check_file(config, {}), print)
     assert installed == ["vllm"]
-    assert resolved == [("a", None), ("b", "v1")]
+    assert set(resolved) == {("a", None), ("b", "v1")}
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
+    with pytest.raises(RunError, match="^Pool pool0: The transformers engine runs no quantized checkpoints"):
+        runner.prepare(check_file(config, {}), print)
 
 
 # A whole run that ends by itself
