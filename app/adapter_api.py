@@ -60,28 +60,27 @@ class Gateway(Protocol):
 
 
 def choose_target(model: str | None, models: Mapping[str, ModelConfig], pools: PoolDirectory) -> Target | None:
-    """The pools to load an adapter into: of `model`, or the one that there is. None: those it would be aren't ready.
+    """The pools to load an adapter into: of `model`, or of the one that can be meant. None: those aren't ready.
 
     Raises:
         ApiError: no such model, none of its pools takes adapters, or it isn't clear which model is meant.
     """
-    if model is not None:
-        named = routing.pools_of(model, models)
-        takers = tuple(pool for pool in named if pools.takes_adapters(pool))
-        if not takers and all(pools.is_described(pool) for pool in named):
-            message = f"No pool of '{model}' takes adapters."
-            raise ApiError(400, message, param="model", code="unsupported_parameter")
-        return Target(model, takers) if takers else None
-    by_pool = {
-        pool: name for name in reversed(list(models)) for pool in models[name].pools if pools.takes_adapters(pool)
-    }
-    if len(by_pool) > 1:
-        names = ", ".join(f"'{name}'" for name in sorted(set(by_pool.values())))
-        message = f"Several pools take adapters: say for which 'model'. There are: {names}."
-        raise ApiError(400, message, param="model", code="missing_parameter")
-    if not by_pool and all(pools.is_described(pool) for entry in models.values() for pool in entry.pools):
-        raise ApiError(400, "No pool takes adapters.", param="model", code="unsupported_parameter")
-    return next((Target(name, (pool,)) for pool, name in by_pool.items()), None)
+    if model is None:
+        first_named = {pool: name for name in reversed(list(models)) for pool in models[name].pools}
+        meant = sorted({name for pool, name in first_named.items() if pools.takes_adapters(pool)})
+        if len(meant) > 1:
+            message = f"Several models take adapters: say for which, in 'model'. There are: {', '.join(meant)}."
+            raise ApiError(400, message, param="model", code="missing_parameter")
+        candidates, of = list(first_named), ""
+        model = meant[0] if meant else None
+    else:
+        candidates, of = list(routing.pools_of(model, models)), f" of '{model}'"
+    if all(pools.refuses_adapters(pool) for pool in candidates):
+        raise ApiError(400, f"No pool{of} takes adapters.", param="model", code="unsupported_parameter")
+    if model is None:
+        return None
+    takers = tuple(pool for pool in models[model].pools if pools.takes_adapters(pool))
+    return Target(model, takers) if takers else None
 
 
 class AdapterApi:

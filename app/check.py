@@ -13,6 +13,8 @@ from app.config import IngressArgs, IngressConfig, environment_variables, load_i
 from app.environment import unknown_variables
 from app.serve_file import ApplicationOptions, ServeFile
 from app.yaml_lines import Document, Location, YamlError, load
+from deployments import registry
+from deployments.adapters import AdapterSet
 from deployments.config import PoolConfig
 from deployments.errors import dotted, sentence, unknown_keys
 
@@ -96,6 +98,7 @@ class _Checker:
         self._check_names(file.applications)
         for index, application in enumerate(file.applications):
             self._check_application(application, ("applications", index))
+        self._check_adapter_names(file.applications)
 
     def _check_names(self, applications: Sequence[ApplicationOptions]) -> None:
         self._check_unique("name", [application.name for application in applications])
@@ -127,7 +130,12 @@ class _Checker:
         pool = self._parse(PoolConfig, application.args, (*at, "args"))
         if pool is not None:
             self._checked.pools[application.name] = pool
-            self._parse(pool.engine_args_type, pool.engine_args, (*at, "args", "engine_args"))
+            engine_args = self._parse(pool.engine_args_type, pool.engine_args, (*at, "args", "engine_args"))
+            if engine_args is not None and (pool.adapters or pool.adapters_folder):
+                engine = registry.create(pool.engine, pool.pool_model, engine_args)
+                adapters = AdapterSet(engine, pool.pool_model, pool.adapters, pool.adapters_folder)
+                for key, message in adapters.problems():
+                    self._problem((*at, "args", *key), message)
 
     def _check_ingress(self, application: ApplicationOptions, at: Location) -> None:
         self._check_deployment_names(application, at, "Ingress")
@@ -148,6 +156,15 @@ class _Checker:
             if deployment.name != expected:
                 message = f"This application has one deployment, '{expected}'; there is no '{deployment.name}'."
                 self._problem((*at, "deployments", index, "name"), message)
+
+    def _check_adapter_names(self, applications: Sequence[ApplicationOptions]) -> None:
+        models = self._checked.ingress.models if self._checked.ingress else {}
+        for index, application in enumerate(applications):
+            pool = self._checked.pools.get(application.name)
+            for name in pool.adapters if pool is not None else ():
+                if name in models:
+                    message = f"The adapter '{name}' has a model's name; give it one of its own."
+                    self._problem(("applications", index, "args", "adapters", name), message)
 
     def _check_models(self, ingress: IngressConfig, at: Location) -> None:
         """Every pool that a model names must be an application of this file."""

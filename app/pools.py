@@ -65,8 +65,9 @@ class PoolDirectory:
         """It is ready, and said that its engine takes some."""
         return self.state(pool).ready and bool(self.document(pool).get("lora"))
 
-    def is_described(self, pool: str) -> bool:
-        return pool in self._descriptions
+    def refuses_adapters(self, pool: str) -> bool:
+        """It said, ready or not by now, that its engine takes none."""
+        return pool in self._descriptions and not self.document(pool).get("lora")
 
     def adapters(self) -> Mapping[str, list[str]]:
         """The adapters that can be asked for, of configurations and live ones, each with the pools that have it."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +58,23 @@ class AdapterSet:
     @property
     def configured(self) -> list[str]:
         return list(self._configured)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is wrong with the configuration, by its key, as far as this machine can tell. Nothing is started."""
+        if not self._engine.capabilities().lora:
+            key = "adapters" if self._configured else "adapters_folder"
+            yield (key,), "The engine takes no adapters with these engine_args."
+            return
+        for name, path in self._configured.items():
+            try:
+                if models.local_folder(self._model.source, self._model.revision) is None:
+                    lora.check_files(configured_folder(path), path)
+                else:
+                    self._check_files(configured_folder(path), path)
+            except ApiError as error:
+                yield ("adapters", name), error.message
+        if self._allowed_folder is not None and not os.path.isdir(os.path.expanduser(self._allowed_folder)):
+            yield ("adapters_folder",), f"There is no folder '{self._allowed_folder}'."
 
     def refuse_absent(self, name: str | None) -> None:
         """Return if requests for the adapter `name` can be answered.

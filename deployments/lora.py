@@ -69,7 +69,7 @@ def check_adapter(path: Path, base: Path, max_rank: int | None, shown: str) -> N
     Raises:
         ApiError: 400; what is missing, can't be read, isn't supported or doesn't fit.
     """
-    _check_files(path, shown)
+    check_files(path, shown)
     config = _read_config(path / CONFIG, shown)
     if max_rank is not None and (rank := max(config.ranks)) > max_rank:
         raise refused(f"The adapter '{shown}' has rank {rank}; this pool's engine takes at most {max_rank}.")
@@ -90,7 +90,8 @@ def refused(message: str) -> ApiError:
     return ApiError(400, message, param="lora_path", code="invalid_adapter")
 
 
-def _check_files(path: Path, shown: str) -> None:
+def check_files(path: Path, shown: str) -> None:
+    """Return if the folder has the files of an adapter; else an `ApiError`, 400."""
     if not os.path.isdir(path):
         raise refused(f"There is no folder '{shown}'.")
     if not os.path.isfile(path / CONFIG):
