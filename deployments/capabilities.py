@@ -23,6 +23,7 @@ PARTS: dict[str, Part] = {
     "file": "file",
     "input_file": "file",
 }
+URLS = frozenset({"url", "image_url", "audio_url", "video_url", "file_url"})  # where a part may name one
 # Fields whose value asks for nothing, whatever the engine is.
 NOTHING: tuple[Any, ...] = (None, False, [], {}, "none")
 
@@ -37,6 +38,8 @@ class _Asked(BaseModel):
     logprobs: Any = None
     n: Any = None
     messages: Any = None
+    input: Any = None  # of the Responses API
+    text: Any = None  # of the Responses API; its `format` is what response_format is in chat
 
 
 def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> None:
@@ -55,31 +58,59 @@ def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> Non
         return  # the engine says better what is wrong with it
     for param in _beyond(can, asked):
         raise unsupported(param, engine)
+    _refuse_foreign_urls(asked)
 
 
 def _beyond(can: Capabilities, asked: _Asked) -> Iterator[str]:
-    if asked.tools not in NOTHING and asked.tool_choice != "none":
-        kind = "auto" if asked.tool_choice in (None, "auto") else "forced"
-        if kind not in can.tools:
-            yield "tool_choice" if can.tools and asked.tool_choice is not None else "tools"
+    choice = _type(asked.tool_choice) or asked.tool_choice  # Anthropic's is an object
+    kind = "auto" if choice in (None, "auto") else "forced"
+    if asked.tools not in NOTHING and choice != "none" and kind not in can.tools:
+        yield "tool_choice" if can.tools and asked.tool_choice is not None else "tools"
     if asked.functions not in NOTHING and not can.tools:
         yield "functions"
-    form = asked.response_format.get("type") if isinstance(asked.response_format, dict) else None
-    if form not in (None, "text") and not can.json_schema:
+    if _type(asked.response_format) not in (None, "text") and not can.json_schema:
         yield "response_format"
+    if isinstance(asked.text, dict) and _type(asked.text.get("format")) not in (None, "text") and not can.json_schema:
+        yield "text.format"
     # In a completion, logprobs: 0 asks for those of the tokens themselves.
     if asked.logprobs is not None and asked.logprobs is not False and not can.logprobs:
         yield "logprobs"
     if isinstance(asked.n, int) and asked.n > 1 and not can.n:
         yield "n"
-    yield from (where for where, part in _parts(asked.messages) if PARTS.get(part, "text") not in can.parts)
+    for where, part in (*_parts("messages", asked.messages), *_parts("input", asked.input)):
+        if PARTS.get(_type(part) or "", "text") not in can.parts:
+            yield where
 
 
-def _parts(messages: Any) -> Iterator[tuple[str, str]]:
-    """Where each content part is, and its type."""
+def _type(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _parts(field: str, messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each content part is, and the part."""
     for outer, message in enumerate(messages if isinstance(messages, list) else ()):
         content = message.get("content") if isinstance(message, dict) else None
         for inner, part in enumerate(content if isinstance(content, list) else ()):
-            kind = part.get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str):
-                yield f"messages[{outer}].content[{inner}]", kind
+            if isinstance(part, dict):
+                yield f"{field}[{outer}].content[{inner}]", part
+
+
+def _refuse_foreign_urls(asked: _Asked) -> None:
+    """An image may come inside the request. No request has this server fetch one: it could reach what clients can't."""
+    for where, url in (*_urls("messages", asked.messages), *_urls("input", asked.input)):
+        if not url.startswith("data:"):
+            message = f"'{where}' names a URL; send the content itself, as a 'data:' URL."
+            raise ApiError(400, message, param=where, code="unsupported_url")
+
+
+def _urls(where: str, node: Any) -> Iterator[tuple[str, str]]:
+    """Every URL in a conversation, however deep, and where it is."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in URLS and isinstance(value, str):
+                yield f"{where}.{key}", value
+            yield from _urls(f"{where}.{key}", value)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _urls(f"{where}[{index}]", value)

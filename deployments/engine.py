@@ -99,6 +99,8 @@ class EngineDeadError(RuntimeError):
 class Engine(ABC):
     """An engine inside a pool replica. Every method runs on the replica's one event loop."""
 
+    headers: Mapping[str, str] = {}  # that every answer of its pool carries, errors too
+
     @abstractmethod
     async def start(self) -> None:
         """Load the model and answer one short request, so that the first client pays for nothing.

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 from ray import serve
@@ -16,7 +16,7 @@ from deployments.adapter_store import AdapterStore
 from deployments.adapters import AdapterSet
 from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
-from deployments.engine import Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse, PoolModel
+from deployments.engine import Capabilities, Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse, PoolModel
 from deployments.errors import ApiError, internal_error, unavailable
 from deployments.wire import Description, Head, Refusal, WireRequest, WireResponse, unpack
 
@@ -35,6 +35,11 @@ class Pool:
         self._engine = engine
         self._engine_name = engine_name
         self._adapters = adapters or AdapterSet(engine, PoolModel("", ""))
+
+    @cached_property
+    def _can(self) -> Capabilities:
+        """First asked for by a request, so the engine has started."""
+        return self._engine.capabilities()
 
     async def respond(self, request: WireRequest) -> WireResponse:
         """A whole answer."""
@@ -67,13 +72,13 @@ class Pool:
     async def _answer(self, request: EngineRequest) -> EngineResponse:
         try:
             self._adapters.refuse_absent(request.adapter)
-            refuse_beyond(self._engine.capabilities(), request, self._engine_name)
+            refuse_beyond(self._can, request, self._engine_name)
             return await self._engine.handle(request)
         except Exception as error:
             return _failure(error, request.endpoint)
 
     def _head(self, response: EngineResponse) -> Head:
-        headers = {**response.headers, "x-enginehouse-engine": self._engine_name}
+        headers = {**response.headers, **self._engine.headers, "x-enginehouse-engine": self._engine_name}
         return {"status": response.status, "media_type": response.media_type, "headers": headers}
 
     async def stats(self) -> dict[str, Any]:
@@ -82,7 +87,7 @@ class Pool:
     async def describe(self) -> Description:
         return {
             "engine": self._engine_name,
-            "capabilities": asdict(self._engine.capabilities()),
+            "capabilities": asdict(self._can),
             "adapters": self._adapters.configured,
         }
 

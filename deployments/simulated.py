@@ -31,7 +31,6 @@ from deployments.simulated_loop import BatchLoop
 from deployments.simulated_tokenizer import SimulatedTokenizer
 from deployments.timing import TimingModel
 
-HEADERS = {"x-enginehouse-simulated": "true"}
 _DEFAULT = TimingModel()
 
 
@@ -112,6 +111,7 @@ class SimulatedEngine(Engine):
     """A token engine without a model, under the same OpenAI layer as a real one."""
 
     name = "simulated"
+    headers = {"x-enginehouse-simulated": "true"}
 
     def __init__(self, model: PoolModel, args: SimulatedArgs) -> None:
         self._model = model
@@ -149,12 +149,7 @@ class SimulatedEngine(Engine):
     async def handle(self, request: EngineRequest) -> EngineResponse:
         self._loop.raise_if_dead()
         assert self._layer is not None, "start() comes first"
-        try:
-            response = await self._layer.handle(request)
-        except ApiError as error:
-            error.headers.update(HEADERS)
-            raise
-        return replace(response, headers={**response.headers, **HEADERS})
+        return await self._layer.handle(request)
 
     async def generate(self, prompt: list[int], sampling: Sampling) -> AsyncGenerator[Token]:
         assert self._author is not None, "start() comes first"
@@ -208,4 +203,4 @@ class SimulatedEngine(Engine):
 
 def _asked_for_error() -> ApiError:
     message = "The simulated engine fails this prompt, as faults.error_rate asks."
-    return ApiError(500, message, type="server_error", code="simulated_error", headers=HEADERS)
+    return ApiError(500, message, type="server_error", code="simulated_error")

@@ -19,7 +19,14 @@ ALL = Capabilities(
 )
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
-IMAGE = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}]}]
+DATA = "data:image/png;base64,AA=="
+
+
+def with_part(part: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
+
+
+IMAGE = with_part({"type": "image_url", "image_url": {"url": DATA}})
 
 
 def ask(can: Capabilities, endpoint: Endpoint = "chat/completions", **fields: Any) -> None:
@@ -38,6 +45,9 @@ def ask(can: Capabilities, endpoint: Endpoint = "chat/completions", **fields: An
         ({"logprobs": 0}, "logprobs"),
         ({"n": 2}, "n"),
         ({"messages": IMAGE}, "messages[0].content[1]"),
+        ({"input": with_part({"type": "input_image", "image_url": DATA})}, "input[0].content[1]"),
+        ({"text": {"format": SCHEMA}}, "text.format"),
+        ({"tools": TOOLS, "tool_choice": {"type": "any"}}, "tools"),
     ],
 )
 def test_each_field_is_refused_where_it_cannot_be_honoured(fields: dict[str, Any], param: str) -> None:
@@ -55,6 +65,8 @@ def test_each_field_is_refused_where_it_cannot_be_honoured(fields: dict[str, Any
         {},
         {"tools": [], "functions": None, "response_format": None, "logprobs": None, "n": None},
         {"tools": TOOLS, "tool_choice": "none"},
+        {"tools": TOOLS, "tool_choice": {"type": "none"}},
+        {"text": {"format": {"type": "text"}}, "input": "a"},
         {"response_format": {"type": "text"}, "logprobs": False, "n": 1},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
         # Of a wrong type: the engine says so, in its own schema's words.
@@ -75,6 +87,7 @@ def test_tools_that_can_only_be_forced() -> None:
     forced = replace(NONE, tools=("forced",))
     ask(forced, tools=TOOLS, tool_choice="required")
     ask(forced, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "f"}})
+    ask(forced, tools=TOOLS, tool_choice={"type": "any"})
     cases: list[tuple[dict[str, Any], str]] = [({"tool_choice": "auto"}, "tool_choice"), ({}, "tools")]
     for fields, param in cases:
         with pytest.raises(ApiError) as caught:
@@ -89,3 +102,25 @@ def test_an_endpoint_that_the_engine_lacks() -> None:
     assert (error.status, error.code) == (400, "unsupported_endpoint")
     for word in ("toy", "embeddings", "chat/completions, completions"):
         assert word in error.message
+
+
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        ({"type": "image_url", "image_url": {"url": "http://10.0.0.1/"}}, "image_url.url"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "image_url.url"),
+        ({"type": "input_image", "image_url": "https://example.com/a.png"}, "image_url"),
+        ({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}, "source.url"),
+        (
+            {"type": "tool_result", "content": [{"type": "image", "source": {"url": "http://a"}}]},
+            "content[0].source.url",
+        ),
+        ({"type": "unheard of", "url": "ftp://example.com"}, "url"),
+    ],
+)
+@pytest.mark.parametrize("field", ["messages", "input"])
+def test_no_request_has_this_server_fetch_something(field: str, part: dict[str, Any], where: str) -> None:
+    request = json.dumps({field: with_part(part)}).encode()
+    with pytest.raises(ApiError) as caught:
+        refuse_beyond(ALL, EngineRequest("chat/completions", request, "id"), "toy")
+    assert (caught.value.param, caught.value.code) == (f"{field}[0].content[1].{where}", "unsupported_url")

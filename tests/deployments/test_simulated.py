@@ -43,7 +43,6 @@ def completion(prompt: Any = "Hi", **more: Any) -> EngineRequest:
 
 async def whole(engine: SimulatedEngine, request: EngineRequest) -> Document:
     response = await engine.handle(request)
-    assert response.headers == HEADER
     assert isinstance(response.body, bytes)
     document: Document = json.loads(response.body)
     return document
@@ -51,7 +50,6 @@ async def whole(engine: SimulatedEngine, request: EngineRequest) -> Document:
 
 async def opened(engine: SimulatedEngine, request: EngineRequest) -> AsyncGenerator[bytes]:
     response = await engine.handle(request)
-    assert response.headers == HEADER
     assert not isinstance(response.body, bytes)
     return cast("AsyncGenerator[bytes]", response.body)
 
@@ -231,12 +229,15 @@ async def test_a_busy_loop_does_not_stretch_the_pace() -> None:
         assert took_s[-1] < 0.3
 
 
-async def test_a_client_s_error_says_that_it_is_simulated() -> None:
+async def test_every_answer_says_that_it_is_simulated() -> None:
+    refused, invalid = chat(tools=[{"type": "function"}]), chat(temperature=3)
     async with started() as engine:
-        with pytest.raises(ApiError) as caught:
-            await engine.handle(chat(temperature=3))
-    assert caught.value.status == 400
-    assert caught.value.headers == HEADER
+        pool = Pool(engine, "simulated")
+        answers = [await pool.respond(pack(request)) for request in (chat(), invalid, refused)]
+        head, *_ = [part async for part in pool.stream(pack(chat(stream=True)))]
+    assert isinstance(head, dict)
+    assert [answer["status"] for answer in (*answers, head)] == [200, 400, 400, 200]
+    assert all(answer["headers"] == HEADER | {"x-enginehouse-engine": "simulated"} for answer in (*answers, head))
 
 
 async def test_what_does_not_fit_the_context_is_refused() -> None:
