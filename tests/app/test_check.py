@@ -338,6 +338,33 @@ def test_vllms_own_arguments_are_vllms_to_judge(check: Check) -> None:
     assert check(changed(("engine: transformers", "engine: vllm"), ("threads: 2", "anything: 2"))).problems == []
 
 
+def test_adapters_on_an_engine_that_takes_none(check: Check) -> None:
+    checked = check(changed(("model: some/model", "model: some/model\n      adapters: {x: /nowhere}")))
+    message = "line 21: applications[1].args.adapters: The engine takes no adapters with these engine_args."
+    assert [str(problem) for problem in checked.problems] == [message]
+
+
+def test_adapters_and_folders_that_are_not_there(check: Check, tmp_path: Path) -> None:
+    adapters = f"{{x: /nowhere, small: {tmp_path}}}, adapters_folder: /none, engine_args: {{enable_lora: true}}}}"
+    pool = "args: {engine: vllm, model: no/such, adapters: " + adapters
+    text = BASE.replace(
+        "args:\n      engine: transformers\n      model: some/model\n      engine_args:\n        threads: 2", pool
+    )
+    at = "line 18: applications[1].args."
+    assert sorted(str(problem) for problem in check(text).problems) == [
+        f"{at}adapters.small: The adapter 'small' has a model's name; give it one of its own.",
+        f"{at}adapters.small: The folder '{tmp_path}' has no adapter_config.json, so it is no LoRA adapter.",
+        f"{at}adapters.x: There is no folder '/nowhere'.",
+        f"{at}adapters_folder: There is no folder '/none'.",
+    ]
+
+
+@pytest.mark.parametrize(("name", "message"), [("model", "has the name of the pool's model"), ("a b", "should match")])
+def test_names_that_no_adapter_may_have(check: Check, name: str, message: str) -> None:
+    [problem] = check(changed(("model: some/model", f"model: some/model\n      adapters: {{'{name}': f}}"))).problems
+    assert message in problem.message
+
+
 @pytest.mark.parametrize("options", [None, {"port": 8000}])
 def test_the_address_is_said(check: Check, options: dict[str, int] | None) -> None:
     document = yaml.safe_load(BASE)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from ray import serve
@@ -10,6 +10,7 @@ from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger,
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview, ServeStatus
 
 from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_states
+from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.wire import Description
 
 RUNNING = PoolState(True, "running")
@@ -234,6 +235,32 @@ async def test_a_pool_that_hangs_holds_up_no_other(
     assert handles["a"].asked == 1
     await pools.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_adapters_of_configurations_and_live_ones(
+    monkeypatch: pytest.MonkeyPatch, handles: dict[str, FakePool]
+) -> None:
+    class Store(AdapterStore):
+        kept: ClassVar[dict[str, LiveAdapter]] = {}
+
+        def read(self) -> dict[str, LiveAdapter]:
+            return dict(self.kept)
+
+    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("a").applications | up("b").applications))
+    handles["a"] = FakePool({"engine": "toy", "capabilities": {"lora": True}, "adapters": ["own"]})
+    pools = PoolDirectory(Store())
+    assert not pools.takes_adapters("a") and not pools.refuses_adapters("a")  # it is not known yet
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.takes_adapters("a") and pools.refuses_adapters("b"))
+    assert not pools.refuses_adapters("a") and not pools.takes_adapters("b")
+    assert pools.adapters() == {"own": ["a"]}
+    Store.kept["x"] = LiveAdapter(path="p", model="m", pools=("a",))
+    Store.kept["y"] = Store.kept["x"].model_copy(update={"ready": True})
+    await soon(lambda: pools.adapters() == {"own": ["a"], "y": ["a"]})
+    monkeypatch.setattr(serve, "status", lambda: up("b"))
+    Store.kept.clear()
+    await soon(lambda: pools.adapters() == {})
+    await pools.stop()
 
 
 def test_a_handle_is_made_once_for_each_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.config import ModelConfig
-from app.routing import LISTED_MODELS, Wanted, pools_of, read_request, shorten
+from app.routing import LISTED_MODELS, Wanted, exposed_adapters, parent_of, pools_of, read_request, shorten
 from deployments.errors import ApiError
 
 
@@ -78,6 +78,17 @@ def test_stream_is_a_boolean(value: bytes) -> None:
 def test_the_pools_of_a_model_keep_their_order() -> None:
     there = {"m": ModelConfig(pools=["b", "a", "c"]), **models("other")}
     assert pools_of("m", there) == ["b", "a", "c"]
+
+
+def test_the_pools_of_an_adapter() -> None:
+    there = {"m": ModelConfig(pools=["b", "a"]), "n": ModelConfig(pools=["c", "a"])}
+    adapters = exposed_adapters({"x": ["c", "a", "gone"], "y": ["b"], "gone": ["gone"], "m": ["c"]}, there)
+    assert adapters == {"x": ["a", "c"], "y": ["b"]}
+    assert pools_of("x", there, adapters) == ["a", "c"]
+    assert pools_of("m", there, {"m": ["c"]}) == ["b", "a"]
+    assert [parent_of(pools, there) for pools in (["a", "c"], ["c"], ["b"])] == ["m", "n", "m"]
+    with pytest.raises(ApiError, match="There are: 'm', 'n', 'x', 'y'.$"):
+        pools_of("z", there, adapters)
 
 
 def unknown(model: str, *names: str) -> str:

@@ -1,9 +1,15 @@
 """What of the vLLM adapter runs without vLLM; the rest is tested on a real one."""
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from deployments.engine import PoolModel
+from deployments.engine import Adapter, PoolModel
+from deployments.errors import ApiError
 from deployments.vllm import VllmArgs, VllmEngine
 
 
@@ -19,3 +25,73 @@ def test_args_pass_through_as_they_are() -> None:
 def test_engine_args_leave_the_model_to_the_pool(name: str) -> None:
     with pytest.raises(ValidationError, match=f"'{name}' is set by the pool's own keys"):
         VllmArgs.model_validate({name: "x", "max_model_len": 128})
+
+
+@pytest.mark.parametrize(
+    ("args", "rank"),
+    [
+        ({}, None),
+        ({"max_lora_rank": 8}, None),
+        ({"enable_lora": True}, 16),
+        ({"enable_lora": True, "max_lora_rank": 64}, 64),
+    ],
+)
+def test_the_highest_rank_of_an_adapter(args: dict[str, Any], rank: int | None) -> None:
+    can = VllmEngine(PoolModel("m", "m"), VllmArgs.model_validate(args)).capabilities()
+    assert (can.lora, can.max_lora_rank) == (rank is not None, rank)
+
+
+class FakeRegister:
+    """vLLM's register of adapters."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+        self.answer: Any = "Success"
+
+    async def load_lora_adapter(self, request: Any) -> Any:
+        self.asked.append((request.lora_name, request.lora_path))
+        return self.answer
+
+    async def unload_lora_adapter(self, request: Any) -> Any:
+        self.asked.append((request.lora_name, None))
+        return self.answer
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> FakeRegister:
+    names = ("LoadLoRAAdapterRequest", "UnloadLoRAAdapterRequest")
+    protocol: Any = SimpleNamespace(**dict.fromkeys(names, SimpleNamespace))
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.serve.lora.protocol", protocol)
+    return FakeRegister()
+
+
+def engine_with(register: FakeRegister) -> VllmEngine:
+    engine = VllmEngine(PoolModel("m", "m"), VllmArgs())
+    engine._adapters = register
+    return engine
+
+
+async def test_an_adapter_loaded_anew_finds_nothing_in_the_prefix_cache(register: FakeRegister) -> None:
+    """vLLM's cache knows an adapter by its name and path: the weights may have changed since."""
+    engine, folder = engine_with(register), Path("/adapters/a")
+    for _ in range(3):
+        await engine.load_adapter(Adapter("x", folder))
+        await engine.unload_adapter("x")
+    await engine.load_adapter(Adapter("y", folder))
+    paths = [path for _, path in register.asked if path is not None]
+    assert paths == ["/adapters/a", "/adapters/a/.", "/adapters/a/./.", "/adapters/a"]
+    assert {Path(path) for path in paths} == {folder}
+    assert register.asked[1] == ("x", None)
+
+
+async def test_an_adapter_that_vllm_refuses(register: FakeRegister) -> None:
+    engine = engine_with(register)
+    register.answer = SimpleNamespace(error=SimpleNamespace(message="No room."))
+    with pytest.raises(ApiError, match="^vLLM refuses the adapter: No room.$") as caught:
+        await engine.load_adapter(Adapter("x", Path("/a")))
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, "lora_path", "invalid_adapter")
+    with pytest.raises(ApiError):
+        await engine.unload_adapter("x")
+    register.answer = "Success"
+    await engine.load_adapter(Adapter("x", Path("/a")))
+    assert register.asked[-1] == ("x", "/a")  # what was refused left nothing in the cache
