@@ -135,7 +135,8 @@ class AdapterApi:
                     f"The adapter '{shown}' is listed in its pool's configuration; only a change of that unloads it."
                 )
                 raise ApiError(400, message, param="lora_name", code="not_live")
-            raise ApiError(404, f"No adapter '{shown}' was loaded.", param="lora_name", code="adapter_not_found")
+            of = f" for '{routing.shorten(wanted.model)}'" if wanted.model else ""
+            raise ApiError(404, f"No adapter '{shown}' was loaded{of}.", param="lora_name", code="adapter_not_found")
         await self._withdraw(name, found.pools)
         return {"id": name, "object": "model", "deleted": True}
 

@@ -349,13 +349,17 @@ async def test_unload_stands_where_a_replica_does_not_hear_it(
 async def test_one_that_is_not_there(client: httpx.AsyncClient, pools: FakePools, live: LiveAdapter) -> None:
     pools.describe("c", lora=True, adapters=("listed",))
     for body, expected in (
-        ({"lora_name": "y"}, (404, "lora_name", "adapter_not_found")),
-        ({"lora_name": "m"}, (404, "lora_name", "adapter_not_found")),
-        ({"lora_name": "x", "model": "n"}, (404, "lora_name", "adapter_not_found")),
-        ({"lora_name": "listed"}, (400, "lora_name", "not_live")),
-        ({"name": "x"}, (400, "lora_name", "missing_parameter")),
+        ({"lora_name": "y"}, (404, "adapter_not_found", "No adapter 'y' was loaded.")),
+        ({"lora_name": "m"}, (404, "adapter_not_found", "No adapter 'm' was loaded.")),
+        ({"lora_name": "x", "model": "n"}, (404, "adapter_not_found", "No adapter 'x' was loaded for 'n'.")),
     ):
-        assert error_of(await client.post(UNLOAD, json=body))[:2] == expected[:2], body
+        status, param, code, message = error_of(await client.post(UNLOAD, json=body))
+        assert param == "lora_name"
+        assert (status, code, message) == expected
+    listed = error_of(await client.post(UNLOAD, json={"lora_name": "listed"}))
+    assert listed[:3] == (400, "lora_name", "not_live")
+    misspelt = error_of(await client.post(UNLOAD, json={"name": "x"}))
+    assert misspelt[0] == 400 and misspelt[1] in ("name", "lora_name")
     assert "x" in pools.fakes.kept
 
 
