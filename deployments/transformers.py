@@ -63,6 +63,7 @@ class TransformersEngine(Engine):
         self._tokenizer: Any = None
         self._layer: OpenAILayer | None = None
         self._facts = model_facts.of(model)
+        self._prompt_tokens = self._generated_tokens = self._cached_tokens = 0
         self.context_length = 0
         self.eos_token_ids: frozenset[int] = frozenset()
 
@@ -77,6 +78,7 @@ class TransformersEngine(Engine):
         warm_up = self._tokenizer.encode("Hello")
         async for _ in self.generate(warm_up, Sampling(max_tokens=2, temperature=0)):
             pass
+        self._count_prefix_hits()
 
     def _load(self) -> None:
         path = models.resolve(self._model.source, self._model.revision)
@@ -140,6 +142,7 @@ class TransformersEngine(Engine):
         self._raise_if_dead()
         self._manager.register_result_handler(request_id, outputs.put_nowait)
         finished = False
+        self._prompt_tokens += len(prompt)
         try:
             self._manager.add_request(
                 prompt,
@@ -156,6 +159,7 @@ class TransformersEngine(Engine):
                 if output.error is not None:
                     raise EngineDeadError(f"transformers failed a request: {output.error}")
                 for token_id in output.generated_tokens[sent:]:
+                    self._generated_tokens += 1
                     yield chooser.token(sent, token_id)
                     sent += 1
         finally:
@@ -192,14 +196,30 @@ class TransformersEngine(Engine):
     async def health(self) -> None:
         self._raise_if_dead()
 
+    def _count_prefix_hits(self) -> None:
+        cache = self._manager.batch_processor.cache
+        search = cache.search_prefix_match
+
+        def counted(request_id: str, prompt_ids: list[int]) -> int:
+            found: int = search(request_id, prompt_ids)
+            self._cached_tokens += found
+            return found
+
+        cache.search_prefix_match = counted
+
     async def stats(self) -> EngineStats:
         self._raise_if_dead()
         processor = self._manager.batch_processor
-        if processor is None:
-            return EngineStats(running=0, waiting=self._manager.input_queue.qsize())
-        scheduler = processor.scheduler
-        waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
-        return EngineStats(running=len(scheduler.active_requests), waiting=waiting)
+        running = len(processor.scheduler.active_requests) if processor else 0
+        queued = len(processor.scheduler.waiting_requests) if processor else 0
+        return EngineStats(
+            running=running,
+            waiting=queued + self._manager.input_queue.qsize(),
+            kv_cache_usage=1 - processor.cache.compute_free_capacity() if processor else 0,
+            prefix_hit_rate=self._cached_tokens / self._prompt_tokens if self._prompt_tokens else None,
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated_tokens,
+        )
 
     def capabilities(self) -> Capabilities:
         facts = self._facts
