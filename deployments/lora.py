@@ -13,6 +13,7 @@ from deployments.safetensors_header import Shape, Tensor, read_checkpoint, read_
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+FILES = (CONFIG, WEIGHTS)
 PICKLES = ("adapter_model.bin", "adapter_model.pt")  # can run code when they are loaded
 MAX_CONFIG_BYTES = 2**20
 

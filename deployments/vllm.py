@@ -5,9 +5,10 @@ import os
 from argparse import Namespace
 from collections import Counter as Tally
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
-from deployments import model_facts, models, own_layer, quantization
+from deployments import lora, model_facts, models, own_layer, quantization
 from deployments.engine import (
     Adapter,
     Capabilities,
@@ -52,6 +53,7 @@ class VllmEngine(Engine):
         self._layer = OwnLayer(self.name, model.served_name)
         self._adapters: Any = None  # vLLM's own register of adapters
         self._loads: Tally[Adapter] = Tally()
+        self._folders: dict[str, Path] = {}  # of the adapters that are loaded
 
     async def start(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -88,6 +90,8 @@ class VllmEngine(Engine):
         self._adapters = state.openai_serving_models
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
+        if request.adapter is not None:
+            self._refuse_gone(request.adapter)
         from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
         from vllm.exceptions import VLLMError
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
@@ -117,9 +121,9 @@ class VllmEngine(Engine):
     def capabilities(self) -> Capabilities:
         parses = self._args.get("enable_auto_tool_choice") and self._args.get("tool_call_parser")
         length = self._engine.model_config.max_model_len if self._engine else self._args.get("max_model_len")
-        lora = bool(self._args.get("enable_lora"))
-        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=bool(parses), lora=lora)
-        return replace(can, max_lora_rank=self._args.get("max_lora_rank", DEFAULT_MAX_LORA_RANK) if lora else None)
+        adapts = bool(self._args.get("enable_lora"))
+        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=bool(parses), lora=adapts)
+        return replace(can, max_lora_rank=self._args.get("max_lora_rank", DEFAULT_MAX_LORA_RANK) if adapts else None)
 
     async def load_adapter(self, adapter: Adapter) -> None:
         from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
@@ -129,11 +133,19 @@ class VllmEngine(Engine):
         request = LoadLoRAAdapterRequest(lora_name=adapter.name, lora_path=path)
         _raise_refusal(await self._adapters.load_lora_adapter(request))
         self._loads[adapter] += 1
+        self._folders[adapter.name] = adapter.path
 
     async def unload_adapter(self, name: str) -> None:
         from vllm.entrypoints.serve.lora.protocol import UnloadLoRAAdapterRequest
 
         _raise_refusal(await self._adapters.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=name)))
+        del self._folders[name]
+
+    def _refuse_gone(self, adapter: str) -> None:
+        """vLLM reads adapters that it doesn't hold in memory again, in its core, which dies of files that are gone."""
+        if not all((self._folders[adapter] / name).is_file() for name in lora.FILES):
+            message = f"The files of the adapter '{adapter}' are gone from the server; it has to be loaded again."
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None

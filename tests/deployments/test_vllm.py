@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deployments.engine import Adapter, PoolModel
+from deployments.engine import Adapter, EngineRequest, PoolModel
 from deployments.errors import ApiError
 from deployments.vllm import VllmArgs, VllmEngine
+from tests.lora_files import write_adapter
 
 
 def test_args_pass_through_as_they_are() -> None:
@@ -84,14 +85,26 @@ async def test_an_adapter_loaded_anew_finds_nothing_in_the_prefix_cache(register
     assert register.asked[1] == ("x", None)
 
 
+async def test_an_adapter_whose_files_are_gone_never_reaches_vllm(register: FakeRegister, tmp_path: Path) -> None:
+    """Its core would die of it."""
+    engine, folder = engine_with(register), write_adapter(tmp_path / "a", {})
+    await engine.load_adapter(Adapter("x", folder))
+    engine._refuse_gone("x")
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(ApiError, match="^The files of the adapter 'x' are gone from the server;") as caught:
+        await engine.handle(EngineRequest("completions", b"{}", "1", adapter="x"))
+    assert (caught.value.status, caught.value.param, caught.value.code) == (404, "model", "model_not_found")
+
+
 async def test_an_adapter_that_vllm_refuses(register: FakeRegister) -> None:
     engine = engine_with(register)
+    await engine.load_adapter(Adapter("w", Path("/w")))
     register.answer = SimpleNamespace(error=SimpleNamespace(message="No room."))
     with pytest.raises(ApiError, match="^vLLM refuses the adapter: No room.$") as caught:
         await engine.load_adapter(Adapter("x", Path("/a")))
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, "lora_path", "invalid_adapter")
     with pytest.raises(ApiError):
-        await engine.unload_adapter("x")
+        await engine.unload_adapter("w")
     register.answer = "Success"
     await engine.load_adapter(Adapter("x", Path("/a")))
     assert register.asked[-1] == ("x", "/a")  # what was refused left nothing in the cache

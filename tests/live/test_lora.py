@@ -42,8 +42,17 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def lora_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("adapters")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    return folder / "live" / "good"
+
+
+@pytest.fixture(scope="module")
+def lora_server(folder: Path) -> Iterator[Server]:
     fitting = adapter_shapes(LAYERS, HIDDEN, HEADS, 8)
     write_adapter(folder / "listed", fitting, scale=0.05)
     write_adapter(folder / "live" / "good", fitting, scale=0.08)
@@ -66,7 +75,7 @@ def models(server: Server) -> dict[str, dict[str, Any]]:
 
 def ask(server: Server, model: str, **fields: Any) -> httpx.Response:
     body = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 12, **fields}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)  # a replica may have to start
 
 
 def text(server: Server, model: str) -> str:
@@ -121,7 +130,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(lora_server: Server, path: st
     assert ask(lora_server, "wrong").status_code == 404
 
 
-def test_load_restart_and_unload(lora_server: Server) -> None:
+def test_load_restart_and_unload(lora_server: Server, files: Path) -> None:
     answer = change(lora_server, "load", lora_name="live", lora_path="good")
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"id": "live", "object": "model", "parent": "base", "pools": ["vllm"]}
@@ -135,6 +144,12 @@ def test_load_restart_and_unload(lora_server: Server) -> None:
     assert lora_server.replicas("vllm")[0].pid != replica.pid
     assert text(lora_server, "live") == said
     assert text(lora_server, "base") == PARIS
+
+    files.rename(files.with_name("moved"))
+    assert "are gone from the server" in ask(lora_server, "live").json()["error"]["message"]
+    assert text(lora_server, "base") == PARIS
+    files.with_name("moved").rename(files)
+    assert text(lora_server, "live") == said
 
     answer = change(lora_server, "unload", lora_name="live")
     assert answer.json() == {"id": "live", "object": "model", "deleted": True}
