@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -118,17 +119,22 @@ class SglangEngine(Engine):
         length = self._engine.tokenizer_manager.context_len if self._engine else self._args.get("context_length")
         auto_tools = bool(self._args.get("tool_call_parser"))
         lora = bool(self._args.get("enable_lora"))
-        return own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=auto_tools, lora=lora)
+        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=auto_tools, lora=lora)
+        return replace(can, max_lora_rank=self._args.get("max_lora_rank") if lora else None)
 
     async def load_adapter(self, adapter: Adapter) -> None:
-        answer = await self._engine.async_load_lora_adapter(adapter.name, str(adapter.path))
-        if not answer.success:
-            raise ApiError(400, f"SGLang refuses the adapter: {answer.error_message}", param="lora_path")
+        _raise_refusal(await self._engine.async_load_lora_adapter(adapter.name, str(adapter.path)))
 
     async def unload_adapter(self, name: str) -> None:
-        await self._engine.async_unload_lora_adapter(name)
+        _raise_refusal(await self._engine.async_unload_lora_adapter(name))
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)  # kills every child of this process, and waits for it
+
+
+def _raise_refusal(answer: Any) -> None:
+    if not answer.success:
+        message = f"SGLang refuses the adapter: {answer.error_message}"
+        raise ApiError(400, message, param="lora_path", code="invalid_adapter")

@@ -3,12 +3,10 @@
 import asyncio
 import os
 from argparse import Namespace
-from collections import Counter as Tally
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
-from deployments import lora, model_facts, models, own_layer, quantization
+from deployments import model_facts, models, own_layer, quantization
 from deployments.engine import (
     Adapter,
     Capabilities,
@@ -20,8 +18,9 @@ from deployments.engine import (
     PoolModel,
 )
 from deployments.environments import machine_variant
-from deployments.errors import ApiError, unknown_keys
+from deployments.errors import unknown_keys
 from deployments.own_layer import OwnLayer, PassedArgs, api_error, warm_up_request
+from deployments.vllm_adapters import VllmAdapters
 
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes
 # most of the memory there is.
@@ -51,9 +50,7 @@ class VllmEngine(Engine):
         self._engine: Any = None
         self._counts: Any = None
         self._layer = OwnLayer(self.name, model.served_name)
-        self._adapters: Any = None  # vLLM's own register of adapters
-        self._loads: Tally[Adapter] = Tally()
-        self._folders: dict[str, Path] = {}  # of the adapters that are loaded
+        self._adapters = VllmAdapters(None)
 
     async def start(self) -> None:
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -87,11 +84,11 @@ class VllmEngine(Engine):
         tasks = await self._engine.get_supported_tasks()
         await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
         self._layer = OwnLayer(self.name, self._model.served_name, handlers(state))
-        self._adapters = state.openai_serving_models
+        self._adapters = VllmAdapters(state.openai_serving_models)
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         if request.adapter is not None:
-            self._refuse_gone(request.adapter)
+            self._adapters.refuse_gone(request.adapter)
         from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
         from vllm.exceptions import VLLMError
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
@@ -126,38 +123,15 @@ class VllmEngine(Engine):
         return replace(can, max_lora_rank=self._args.get("max_lora_rank", DEFAULT_MAX_LORA_RANK) if adapts else None)
 
     async def load_adapter(self, adapter: Adapter) -> None:
-        from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
-
-        # vLLM's prefix cache tells adapters apart by name and path: what is loaded anew must not find the old one's.
-        path = f"{adapter.path}{'/.' * self._loads[adapter]}"
-        request = LoadLoRAAdapterRequest(lora_name=adapter.name, lora_path=path)
-        _raise_refusal(await self._adapters.load_lora_adapter(request))
-        self._loads[adapter] += 1
-        self._folders[adapter.name] = adapter.path
+        await self._adapters.load(adapter)
 
     async def unload_adapter(self, name: str) -> None:
-        from vllm.entrypoints.serve.lora.protocol import UnloadLoRAAdapterRequest
-
-        _raise_refusal(await self._adapters.unload_lora_adapter(UnloadLoRAAdapterRequest(lora_name=name)))
-        del self._folders[name]
-
-    def _refuse_gone(self, adapter: str) -> None:
-        """vLLM reads adapters that it doesn't hold in memory again, in its core, which dies of files that are gone."""
-        if not all((self._folders[adapter] / name).is_file() for name in lora.FILES):
-            message = f"The files of the adapter '{adapter}' are gone from the server; it has to be loaded again."
-            raise ApiError(404, message, param="model", code="model_not_found")
+        await self._adapters.unload(name)
 
     async def stop(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
-
-
-def _raise_refusal(answer: Any) -> None:
-    """vLLM answers with a sentence, or with an error."""
-    if hasattr(answer, "error"):
-        message = f"vLLM refuses the adapter: {answer.error.message}"
-        raise ApiError(400, message, param="lora_path", code="invalid_adapter")
 
 
 def _names(dataclass: Any) -> set[str]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from deployments.engine import Adapter, EngineRequest, PoolModel
 from deployments.errors import ApiError
 from deployments.vllm import VllmArgs, VllmEngine
+from deployments.vllm_adapters import VllmAdapters
 from tests.lora_files import write_adapter
 
 
@@ -68,7 +69,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> FakeRegister:
 
 def engine_with(register: FakeRegister) -> VllmEngine:
     engine = VllmEngine(PoolModel("m", "m"), VllmArgs())
-    engine._adapters = register
+    engine._adapters = VllmAdapters(register)
     return engine
 
 
@@ -89,7 +90,7 @@ async def test_an_adapter_whose_files_are_gone_never_reaches_vllm(register: Fake
     """Its core would die of it."""
     engine, folder = engine_with(register), write_adapter(tmp_path / "a", {})
     await engine.load_adapter(Adapter("x", folder))
-    engine._refuse_gone("x")
+    engine._adapters.refuse_gone("x")
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(ApiError, match="^The files of the adapter 'x' are gone from the server;") as caught:
         await engine.handle(EngineRequest("completions", b"{}", "1", adapter="x"))
