@@ -3,25 +3,21 @@
 For engines that bring such a layer, vLLM and SGLang. Engines without one use `openai_layer`.
 """
 
-import json
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
-from starlette.responses import Response, StreamingResponse
 
 from deployments.engine import Capabilities, Endpoint, EngineRequest, EngineResponse
 from deployments.errors import ApiError, from_validation_error, unknown_keys, unsupported
 from deployments.model_facts import ModelFacts
-from deployments.openai_layer.schema import ChatRequest, CompletionRequest
+from deployments.openai_layer.schema import OPENAI_FIELDS, ChatRequest, CompletionRequest
+from deployments.own_answers import respond
 
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
-OPENAI_FIELDS = frozenset(ChatRequest.model_fields) | frozenset(CompletionRequest.model_fields)
 WITHOUT_EFFECT = {**ChatRequest.without_effect, **CompletionRequest.without_effect}
 # Extensions of engines with which a request would reach into the deployment: other servers' addresses, places in a
 # queue, names of requests, code.
@@ -44,14 +40,6 @@ RESERVED = frozenset(
         "session_params",
     ]
 )
-
-EVENTS = "text/event-stream"
-_ERROR_EVENTS = ('data: {"error"', "event: error")
-_PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
-_TOO_LONG = ("maximum context length", "max_model_len", "longer than the model's context length", "is too large:")
-# What engines call a field of another API, which they translate to chat's.
-_TRANSLATED: Mapping[Endpoint, str] = {"messages": "max_tokens", "responses": "max_output_tokens"}
-
 
 GENERATE: tuple[Endpoint, ...] = ("chat/completions", "completions", "responses", "messages")
 EMBED: tuple[Endpoint, ...] = ("embeddings", "score", "rerank")
@@ -179,106 +167,3 @@ def capabilities(
         parts=("text", "image") if facts.sees else ("text",),
         lora=lora,
     )
-
-
-def respond(answer: Any, request: EngineRequest) -> EngineResponse:
-    """What a handler returned, as bytes: a document, a list of them, a response of Starlette's, or events.
-
-    Raises:
-        ApiError: it is an error.
-    """
-    if isinstance(answer, StreamingResponse):
-        answer = answer.body_iterator
-    if isinstance(answer, Response):
-        body = bytes(answer.body)
-        if answer.status_code >= 400:
-            raise api_error(_error_in(json.loads(body)) or {"message": body.decode()}, request, answer.status_code)
-        return EngineResponse(body, media_type=answer.media_type or "application/json")
-    if isinstance(answer, AsyncIterator):
-        return EngineResponse(events(answer, request), media_type=EVENTS)
-    if isinstance(answer, list):
-        return EngineResponse(b"[%b]" % b",".join(_json(item, request) for item in answer))
-    if error := _error_in(answer.model_dump()):
-        raise api_error(error, request)
-    return EngineResponse(_json(answer, request))
-
-
-def _json(document: BaseModel, request: EngineRequest) -> bytes:
-    # Anthropic's documents leave out what isn't there.
-    return document.model_dump_json(by_alias=True, exclude_none=request.endpoint == "messages").encode()
-
-
-def _error_in(document: Any) -> dict[str, Any] | None:
-    """The error in a document, in OpenAI's envelope (vLLM) or out of it (SGLang); None: it is an answer."""
-    if isinstance(document, dict):
-        if document.get("object") == "error":
-            return document
-        if isinstance(found := document.get("error"), dict) and document.keys() <= {"error", "type", "request_id"}:
-            return found
-    return None
-
-
-def api_error(error: Mapping[str, Any], request: EngineRequest, status: int | None = None) -> ApiError:
-    """An engine's error as ours. Engines write the HTTP status into `code`."""
-    stated = error.get("code")
-    status = int(stated) if isinstance(stated, int) and stated >= 400 else status or 500
-    message = str(error.get("message"))
-    code = "context_length_exceeded" if any(phrase in message for phrase in _TOO_LONG) else None
-    param = _blamed(error.get("param"), message, request) if status < 500 else None
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return ApiError(status, message, type=kind, param=param, code=code)
-
-
-def _blamed(param: str | None, message: str, request: EngineRequest) -> str:
-    """The request's field at fault. Engines often name none, or one of their own (`input_tokens`): then it is the
-    field that the message begins with, else the prompt."""
-    first_word = message.partition(" ")[0].strip("'`")
-    candidates = (param, first_word, "tools" if "tool" in message else None)
-    blamed = next((name for name in candidates if name in OPENAI_FIELDS), PROMPT_FIELDS[request.endpoint])
-    return _TRANSLATED.get(request.endpoint, blamed) if blamed == "max_completion_tokens" else blamed
-
-
-PROMPT_FIELDS: Mapping[Endpoint, str] = {
-    "chat/completions": "messages",
-    "completions": "prompt",
-    "responses": "input",
-    "messages": "messages",
-    "embeddings": "input",
-    "score": "text_1",
-    "rerank": "documents",
-    "tokenize": "prompt",
-    "detokenize": "tokens",
-}
-
-
-async def events(stream: AsyncIterator[Any], request: EngineRequest) -> AsyncGenerator[bytes]:
-    """An engine's events, with its errors in their place.
-
-    Engines find some faults of a streamed request only after their servers have answered 200, and write them as the
-    first event: here they are raised, for nothing has been sent yet. After a later error its `[DONE]` is dropped: a
-    client would take a broken answer for a whole one.
-    """
-    sent = broken = False
-    async with aclosing(cast("AsyncGenerator[Any]", stream)) as generator:
-        async for item in generator:
-            event = _event(item)
-            if event.startswith(_ERROR_EVENTS):
-                if not sent:
-                    raise _first_event_error(event, request)
-                broken = True
-            if not (broken and event.startswith("data: [DONE]")):
-                yield event.encode()
-                sent = True
-
-
-def _event(item: Any) -> str:
-    """An event as text; vLLM gives those of the Responses API as objects."""
-    if isinstance(item, BaseModel):
-        return f"event: {getattr(item, 'type', 'unknown')}\ndata: {item.model_dump_json(by_alias=True)}\n\n"
-    return item.decode() if isinstance(item, bytes) else str(item)
-
-
-def _first_event_error(event: str, request: EngineRequest) -> ApiError:
-    document = json.loads(event[event.index("data: ") + len("data: ") :])
-    error = document.get("error", document)
-    return api_error({**error, "message": _PRINTED_PARAMETER.sub("", str(error.get("message")))}, request)

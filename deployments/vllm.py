@@ -19,7 +19,8 @@ from deployments.engine import (
 )
 from deployments.environments import machine_variant
 from deployments.errors import unknown_keys
-from deployments.own_layer import OwnLayer, PassedArgs, api_error, warm_up_request
+from deployments.own_answers import api_error
+from deployments.own_layer import OwnLayer, PassedArgs, warm_up_request
 from deployments.vllm_adapters import VllmAdapters
 
 # vLLM's default thread binding was seen 30 times slower on a busy machine; without a bound, the CPU cache takes

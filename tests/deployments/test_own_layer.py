@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 from deployments.engine import Endpoint, EngineRequest, EngineResponse
 from deployments.errors import ApiError
 from deployments.model_facts import ModelFacts
-from deployments.own_layer import Handler, OwnLayer, api_error, capabilities, events, field_names, respond
+from deployments.own_answers import api_error, events, respond
+from deployments.own_layer import Handler, OwnLayer, capabilities, field_names
 
 DONE = "data: [DONE]\n\n"
 
@@ -233,6 +234,29 @@ async def sent(*chunks: str) -> list[str]:
 async def test_a_whole_stream_passes_as_it_is() -> None:
     whole = ['data: {"choices": "é"}\n\n', 'data: {"choices": []}\n\n', DONE]
     assert await sent(*whole) == whole
+
+
+@pytest.mark.parametrize("last", [{"content": "é"}, {"tool_calls": [{"index": 0}]}])
+async def test_the_last_chunk_s_delta_is_empty(last: dict[str, Any]) -> None:
+    choice = {"index": 1, "delta": last, "logprobs": {"content": []}, "finish_reason": "stop", "stop_reason": 7}
+    chunk = {"id": "1", "choices": [choice]}
+    text, end, done = await sent(f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n", DONE)
+    assert done == DONE
+    [first] = json.loads(text.removeprefix("data: "))["choices"]
+    assert first == {**choice, "finish_reason": None}
+    whole = json.loads(end.removeprefix("data: "))
+    assert whole == {"id": "1", "choices": [{**choice, "delta": {}, "logprobs": None}]}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n',
+        'data: {"choices":[{"delta":{"content":"\\"finish_reason\\":\\""},"finish_reason":null}]}\n\n',
+    ],
+)
+async def test_other_chunks_stay_as_they_are(event: str) -> None:
+    assert await sent(event) == [event]
 
 
 async def test_a_stream_that_breaks_has_no_done() -> None:
