@@ -32,6 +32,7 @@ CPU_ARGS = {
     "chunked_prefill_size": 512,
     "max_total_tokens": 16384,
     "max_running_requests": 16,
+    "sleep_on_idle": True,  # else the scheduler takes a whole core while it waits for a request
 }
 PLATFORMS = "sglang.srt.platforms"
 ARGS = {
