@@ -30,7 +30,11 @@ lint: .venv/installed ## Run ruff and mypy
 test: lint ## Run ruff, mypy and all tests: make test ARGS="-k cancel"
 	$(BIN)/pytest $(ARGS)
 
-docs: .venv/installed ## Write docs/configuration.md from the code
-	$(BIN)/python -m app.config_docs docs/configuration.md
+conformance: .venv/installed ## Run one suite over every engine on this machine: a table, or ARGS=--json
+	@$(BIN)/python -m tests.conformance $(ARGS)
 
-.PHONY: help install serve lint test docs
+docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md from the code
+	$(BIN)/python -m app.config_docs docs/configuration.md
+	$(BIN)/python -m tests.conformance.docs docs/conformance.md
+
+.PHONY: help install serve lint test conformance docs

@@ -1,0 +1,84 @@
+"""A run: the server and the subjects that it needs, and all checks on each, one after the other."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from deployments.engine import ENDPOINTS
+from tests.conformance.server_config import model_of
+from tests.conformance.subject import Subject
+from tests.conformance.suite import Check, Result, carry_out
+from tests.conformance.witness import Witness
+from tests.live.server import Server
+
+Report = Callable[[str, str, Result, float], None]  # engine, check, result, seconds
+
+DESCRIBED_WITHIN_S = 30.0  # a pool that is up describes itself within a look or two of the ingress
+# What a server is taken to have that doesn't say.
+_UNTOLD = {
+    "endpoints": ENDPOINTS,
+    "tools": ("auto", "forced"),
+    "json_schema": True,
+    "logprobs": True,
+    "n": True,
+    "parts": ("text",),
+}
+
+
+@asynccontextmanager
+async def client_of(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+        yield client
+
+
+async def subject_of(client: httpx.AsyncClient, model: str, server: Server | None = None) -> Subject:
+    """The subject that serves a model; with its own server, its witness too."""
+    document = await _described(client, model)
+    [pool, *_] = document.get("pools") or [{}]
+    engine = pool.get("engine") or model
+    # The openai engine's server is this server's own Transformers pool, which computes.
+    pools = (pool.get("pool", ""), *(["transformers"] if engine == "openai" else []))
+    witness = Witness(server, pools) if server else None
+    told = {"context_length": document.get("max_model_len"), **_UNTOLD, **pool}
+    return Subject(engine, model, client, told, witness)
+
+
+async def _described(client: httpx.AsyncClient, model: str) -> dict[str, Any]:
+    async with asyncio.timeout(DESCRIBED_WITHIN_S):
+        while True:
+            response = await client.get(f"/v1/models/{model}")
+            response.raise_for_status()
+            document: dict[str, Any] = response.json()
+            if all(pool["engine"] for pool in document.get("pools", [])):
+                return document
+            await asyncio.sleep(0.2)
+
+
+async def run_checks(subject: Subject, checks: Mapping[str, Check], report: Report) -> dict[str, Result]:
+    """Every check's result on one subject. One at a time: each sees an engine that does nothing else."""
+    results = {}
+    for name, chosen in checks.items():
+        started = time.monotonic()
+        results[name] = await carry_out(chosen, subject)
+        report(subject.engine, name, results[name], time.monotonic() - started)
+    return results
+
+
+async def run_engines(
+    server: Server, engines: Collection[str], checks: Mapping[str, Check], report: Report
+) -> dict[str, dict[str, Result]]:
+    async with client_of(server.url) as client:
+        subjects = [await subject_of(client, model_of(engine), server) for engine in engines]
+        return {subject.engine: await run_checks(subject, checks, report) for subject in subjects}
+
+
+async def run_url(url: str, model: str, checks: Mapping[str, Check], report: Report) -> dict[str, dict[str, Result]]:
+    """A server that runs already."""
+    async with client_of(url.rstrip("/").removesuffix("/v1")) as client:
+        subject = await subject_of(client, model)
+        return {subject.engine: await run_checks(subject, checks, report)}

@@ -1,0 +1,62 @@
+"""Which engines can run on this machine, and the configuration of one server that has a pool of each."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployments import environments, registry
+
+BASE = Path(__file__).parents[2] / "cluster" / "cpu-engines.yaml"
+# What the openai engine's servers have, here this server's own Transformers pool: nobody can ask them.
+_REMOTE = {
+    "endpoints": ["chat/completions", "completions", "tokenize", "detokenize"],
+    "tools": [],
+    "json_schema": False,
+    "context_length": 8192,
+}
+# Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
+_SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
+
+
+def engines_here() -> list[str]:
+    """The engines that are installed, those that compute first."""
+    installed = [name for name in environments.ENGINES if environments.environment(name).installed]
+    return [name for name in ("transformers", *installed, "openai", "simulated") if name in registry.ENGINES]
+
+
+def model_of(engine: str) -> str:
+    """The name that its model has in the configuration."""
+    return "simulated" if engine == "simulated" else f"smollm2-{engine}"
+
+
+def document(engines: Collection[str], port: int) -> dict[str, Any]:
+    """A Serve config, as `cluster/cpu-engines.yaml`, with a pool of each of these engines, named like the engine."""
+    config: dict[str, Any] = yaml.safe_load(BASE.read_text())
+    config["http_options"]["port"] = port
+    ingress, *pools = config["applications"]
+    found = {pool["name"]: pool for pool in [*pools, _openai(port), _simulated()]}
+    ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
+    return {**config, "applications": [ingress, *(found[name] for name in engines)]}
+
+
+def write(engines: Collection[str], port: int, folder: Path) -> Path:
+    path = folder / "conformance.yaml"
+    path.write_text(yaml.safe_dump(document(engines, port), sort_keys=False))
+    return path
+
+
+def _openai(port: int) -> dict[str, Any]:
+    # It waits for its server, which is up only when this same server is.
+    where = {"urls": [f"http://127.0.0.1:{port}/v1"], "start_timeout_s": 300}
+    return _pool("openai", model_of("transformers"), where | _REMOTE, served_name=model_of("openai"))
+
+
+def _simulated() -> dict[str, Any]:
+    return _pool("simulated", model_of("simulated"), _SIMULATED)
+
+
+def _pool(engine: str, model: str, engine_args: dict[str, Any], **more: Any) -> dict[str, Any]:
+    args = {"engine": engine, "model": model, "num_cpus": 0.1, **more, "engine_args": engine_args}
+    return {"name": engine, "route_prefix": None, "import_path": "deployments.pool:build", "args": args}

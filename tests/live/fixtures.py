@@ -1,0 +1,31 @@
+"""One real server with every engine that this machine has, for all tests, in whichever folder, that don't break it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conformance import server_config
+from tests.conformance.witness import joined
+from tests.live.server import Server, serving
+from tests.waiting import free_port
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return server_config.write(server_config.engines_here(), free_port(), tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session")
+def server(config: Path) -> Iterator[Server]:
+    with serving(config, yaml.safe_load(config.read_text())["http_options"]["port"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(server: Server) -> Iterator[Any]:
+    """This process as a driver of the server's Ray, to ask pools what clients can't."""
+    with joined(server) as context:
+        yield context
