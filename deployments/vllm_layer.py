@@ -37,9 +37,16 @@ def handlers(state: Any) -> dict[Endpoint, Handler]:
 
 def _asking(method: Any) -> Any:
     async def ask(request: Any) -> Any:
-        return await method(request, None)  # no HTTP request: ours ends by cancelling
+        return await method(_several_greedy(request), None)  # no HTTP request: ours ends by cancelling
 
     return ask
+
+
+def _several_greedy(request: Any) -> Any:
+    """vLLM refuses more than one choice at temperature 0, which OpenAI's API allows: sampling among one is the same."""
+    if (getattr(request, "n", None) or 1) > 1 and request.temperature == 0:
+        return request.model_copy(update={"temperature": 1.0, "top_k": 1})
+    return request
 
 
 class Counter(StatLoggerBase):  # type: ignore[misc,unused-ignore]

@@ -132,9 +132,12 @@ class GenerationRequest(Document):
         return request
 
     def _refuse_unsupported(self, engine: str) -> None:
-        for name, neutral in self.without_effect.items():
-            if getattr(self, name) not in neutral:
+        for name in self.without_effect:
+            if not self._asks_for_nothing(name):
                 raise unsupported(name, engine)
+
+    def _asks_for_nothing(self, name: str) -> bool:
+        return getattr(self, name) in self.without_effect[name]
 
     @property
     def include_usage(self) -> bool:
@@ -184,6 +187,10 @@ class ChatRequest(GenerationRequest):
     reasoning_effort: Unsupported
     web_search_options: Unsupported
     store: Unsupported
+
+    def _asks_for_nothing(self, name: str) -> bool:
+        # Tools that mustn't be called ask for nothing.
+        return super()._asks_for_nothing(name) or (name == "tools" and self.tool_choice == "none")
 
     @classmethod
     def parse(cls, body: bytes, engine: str) -> Self:

@@ -534,3 +534,10 @@ def test_a_prompt_in_each_of_its_forms(prompt: Any, prompts: list[Any]) -> None:
 def test_another_prompt_is_refused(prompt: Any) -> None:
     error = refused_with(CompletionRequest, prompt=prompt)
     assert (error.param, error.code) == ("prompt", "invalid_value")
+
+
+def test_tools_that_must_not_be_called_ask_for_nothing() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]}
+    ChatRequest.parse(json.dumps({**body, "tool_choice": "none"}).encode(), "toy")
+    with pytest.raises(ApiError, match="'tools' is not supported by the toy engine"):
+        ChatRequest.parse(json.dumps({**body, "tool_choice": "auto"}).encode(), "toy")
