@@ -17,6 +17,11 @@ EVENTS = "text/event-stream"
 _ERROR_EVENTS = ('data: {"error"', "event: error")
 _PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
 _TOO_LONG = ("maximum context length", "max_model_len", "longer than the model's context length", "is too large:")
+# What a message speaks of, where it begins with no field's name.
+_ABOUT = {
+    "tools": re.compile(r"\btool", re.IGNORECASE),
+    "response_format": re.compile(r"grammar|json.?schema|structured output", re.IGNORECASE),
+}
 # What engines call a field of another API, which they translate to chat's.
 _TRANSLATED: Mapping[Endpoint, str] = {"messages": "max_tokens", "responses": "max_output_tokens"}
 
@@ -73,7 +78,8 @@ def _blamed(param: str | None, message: str, request: EngineRequest) -> str:
     """The request's field at fault. Engines often name none, or one of their own (`input_tokens`): then it is the
     field that the message begins with, else the prompt."""
     first_word = message.partition(" ")[0].strip("'`")
-    candidates = (param, first_word, "tools" if "tool" in message else None)
+    about = next((name for name, words in _ABOUT.items() if words.search(message)), None)
+    candidates = (param, first_word, about)
     blamed = next((name for name in candidates if name in OPENAI_FIELDS), PROMPT_FIELDS[request.endpoint])
     return _TRANSLATED.get(request.endpoint, blamed) if blamed == "max_completion_tokens" else blamed
 

@@ -184,6 +184,8 @@ def test_the_servers_own_faults_blame_no_field(code: int) -> None:
         (None, "'n' must be 1", "n"),
         (None, '"auto" tool choice requires --enable-auto-tool-choice', "tools"),
         (None, "temperature and tools", "temperature"),
+        (None, "Grammar error: Invalid type: objekt", "response_format"),
+        (None, "Invalid JSON schema", "response_format"),
         ("input_tokens", "Something else", None),
         (None, "", None),
     ],
