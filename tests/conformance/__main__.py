@@ -44,8 +44,7 @@ def tell(engine: str, name: str, result: Result, seconds: float) -> None:
 def run_here(engines: tuple[str, ...], checks: Mapping[str, Check]) -> table.Results:
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        # The openai engine's server is this server's own Transformers pool.
-        served = [name for name in ENGINES if name in engines or (name == "transformers" and "openai" in engines)]
+        served = [name for name in ENGINES if name in engines or (name == server_config.BEHIND and "openai" in engines)]
         config = server_config.write(served, port, Path(folder))
         print(f"starting a server with {', '.join(served)}", file=sys.stderr, flush=True)
         with serving(config, port) as server, joined(server):

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from deployments.engine import ENDPOINTS
-from tests.conformance.server_config import model_of
+from tests.conformance.server_config import BEHIND, model_of
 from tests.conformance.subject import Subject
 from tests.conformance.suite import Check, Result, carry_out
 from tests.conformance.witness import Witness
@@ -36,13 +36,15 @@ async def client_of(url: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def subject_of(client: httpx.AsyncClient, model: str, server: Server | None = None) -> Subject:
+async def subject_of(
+    client: httpx.AsyncClient, model: str, server: Server | None = None, behind: str = BEHIND
+) -> Subject:
     """The subject that serves a model; with its own server, its witness too."""
     document = await _described(client, model)
     [pool, *_] = document.get("pools") or [{}]
     engine = pool.get("engine") or model
-    # The openai engine's server is this server's own Transformers pool, which computes.
-    pools = (pool.get("pool", ""), *(["transformers"] if engine == "openai" else []))
+    # The openai engine's server is another pool of this server, which computes.
+    pools = (pool.get("pool", ""), *([behind] if engine == "openai" else []))
     witness = Witness(server, pools) if server else None
     told = {"context_length": document.get("max_model_len"), **_UNTOLD, **pool}
     return Subject(engine, model, client, told, witness)

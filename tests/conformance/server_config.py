@@ -9,7 +9,8 @@ import yaml
 from deployments import environments, registry
 
 BASE = Path(__file__).parents[2] / "cluster" / "cpu-engines.yaml"
-# What the openai engine's servers have, here this server's own Transformers pool: nobody can ask them.
+BEHIND = "transformers"  # the pool of the same server that the openai engine is put in front of
+# What that pool has, Transformers' or the simulated one: nobody can ask it.
 _REMOTE = {
     "endpoints": ["chat/completions", "completions", "tokenize", "detokenize"],
     "tools": [],
@@ -31,26 +32,26 @@ def model_of(engine: str) -> str:
     return "simulated" if engine == "simulated" else f"smollm2-{engine}"
 
 
-def document(engines: Collection[str], port: int) -> dict[str, Any]:
+def document(engines: Collection[str], port: int, behind: str = BEHIND) -> dict[str, Any]:
     """A Serve config, as `cluster/cpu-engines.yaml`, with a pool of each of these engines, named like the engine."""
     config: dict[str, Any] = yaml.safe_load(BASE.read_text())
     config["http_options"]["port"] = port
     ingress, *pools = config["applications"]
-    found = {pool["name"]: pool for pool in [*pools, _openai(port), _simulated()]}
+    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated()]}
     ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
     return {**config, "applications": [ingress, *(found[name] for name in engines)]}
 
 
-def write(engines: Collection[str], port: int, folder: Path) -> Path:
+def write(engines: Collection[str], port: int, folder: Path, behind: str = BEHIND) -> Path:
     path = folder / "conformance.yaml"
-    path.write_text(yaml.safe_dump(document(engines, port), sort_keys=False))
+    path.write_text(yaml.safe_dump(document(engines, port, behind), sort_keys=False))
     return path
 
 
-def _openai(port: int) -> dict[str, Any]:
+def _openai(port: int, behind: str) -> dict[str, Any]:
     # It waits for its server, which is up only when this same server is.
     where = {"urls": [f"http://127.0.0.1:{port}/v1"], "start_timeout_s": 300}
-    return _pool("openai", model_of("transformers"), where | _REMOTE, served_name=model_of("openai"))
+    return _pool("openai", model_of(behind), where | _REMOTE, served_name=model_of("openai"))
 
 
 def _simulated() -> dict[str, Any]:

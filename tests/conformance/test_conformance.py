@@ -11,6 +11,7 @@ from tests.conformance.running import client_of, subject_of
 from tests.conformance.server_config import engines_here, model_of
 from tests.conformance.subject import Subject
 from tests.conformance.suite import carry_out
+from tests.live.fixtures import BEHIND
 from tests.live.server import Server
 
 pytestmark = pytest.mark.live
@@ -29,7 +30,7 @@ ENGINES = [
 @pytest.fixture
 async def subject(server: Server, cluster: Any, engine: str) -> AsyncIterator[Subject]:
     async with client_of(server.url) as client:
-        yield await subject_of(client, model_of(engine), server)
+        yield await subject_of(client, model_of(engine), server, BEHIND)
 
 
 @pytest.mark.parametrize("name", CHECKS)
