@@ -12,10 +12,15 @@ from tests.conformance.witness import joined
 from tests.live.server import Server, serving
 from tests.waiting import free_port
 
+# What the openai engine is put in front of: the cheapest, for it is its passing on that is tested.
+BEHIND = "simulated"
+
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return server_config.write(server_config.engines_here(), free_port(), tmp_path_factory.mktemp("config"))
+    return server_config.write(
+        server_config.engines_here(), free_port(), tmp_path_factory.mktemp("config"), behind=BEHIND
+    )
 
 
 @pytest.fixture(scope="session")
