@@ -132,10 +132,11 @@ async def responses(subject: Subject) -> None:
 @check("Messages API", needs=["messages"])
 async def messages(subject: Subject) -> None:
     """/v1/messages, Anthropic's, answers with the text that chat has, and its errors have Anthropic's form."""
-    document = await subject.ask("/v1/messages", {"messages": MESSAGES, "temperature": 0, "max_tokens": 8})
+    turns = [{"role": "user", "content": STORY}]
+    document = await subject.ask("/v1/messages", {"messages": turns, "temperature": 0, "max_tokens": 8})
     same("the type and the role", (document["type"], document["role"]), ("message", "assistant"))
     text = "".join(block["text"] for block in document["content"] if block["type"] == "text")
-    same("the text", text, text_of(await subject.chat(FRANCE, max_tokens=8)))
+    same("the text", text, text_of(await subject.chat(STORY, max_tokens=8)))
     same("the stop reason", document["stop_reason"], "max_tokens")
     response = await subject.post("/v1/messages", {"messages": MESSAGES, "max_tokens": "many"})
     same("the status", response.status_code, 400)
