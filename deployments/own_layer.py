@@ -97,7 +97,7 @@ class OwnLayer:
         for name in sorted(document):
             if name in RESERVED and document[name] is not None:
                 raise ApiError(400, f"'{name}' is not for clients to set.", param=name, code="unsupported_parameter")
-            if name not in fields or name in handler.without_effect:
+            if name not in fields or (name in handler.without_effect and document[name] is not None):
                 self._refuse_ignored(name, document[name], fields)
         # A null means what leaving the field out means: so it does in OpenAI's API.
         known = {name: value for name, value in document.items() if name in fields and value is not None}

@@ -1,8 +1,8 @@
 """What of SGLang's OpenAI layer its adapter uses. Imported only inside SGLang's environment."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.anthropic.serving import AnthropicServing
@@ -22,9 +22,11 @@ from sglang.srt.entrypoints.openai.serving_rerank import OpenAIServingRerank
 from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
 from sglang.srt.entrypoints.openai.serving_score import OpenAIServingScore
 from sglang.srt.entrypoints.openai.serving_tokenize import OpenAIServingDetokenize, OpenAIServingTokenize
+from starlette.responses import JSONResponse, StreamingResponse
 
 from deployments.engine import Endpoint, EngineStats
 from deployments.own_layer import Handler
+from deployments.sglang_answers import has_broken_stops, put_right, with_offsets
 
 
 def names(server_args: Any) -> set[str]:
@@ -39,7 +41,7 @@ def handlers(engine: Any, *, generates: bool) -> dict[Endpoint, Handler]:
     manager, templates = engine.tokenizer_manager, engine.template_manager
     found: dict[Endpoint, Handler] = {
         "tokenize": _handler(TokenizeRequest, OpenAIServingTokenize(manager, templates)),
-        "detokenize": _handler(DetokenizeRequest, OpenAIServingDetokenize(manager)),
+        "detokenize": Handler(DetokenizeRequest, _detokenizing(OpenAIServingDetokenize(manager))),
     }
     if not generates:
         embeddings = _handler(EmbeddingRequest, OpenAIServingEmbedding(manager, templates))
@@ -64,9 +66,39 @@ def _handler(schema: Any, serving: Any, without_effect: Iterable[str] = (), meth
     call = getattr(serving, method)
 
     async def ask(request: Any) -> Any:
-        return await call(request, None)  # no HTTP request: ours ends by cancelling
+        # No HTTP request: ours ends by cancelling.
+        return _put_right(await call(_with_the_named_tool_only(request), None), request)
 
     return Handler(schema, ask, tuple(without_effect))
+
+
+def _with_the_named_tool_only(request: Any) -> Any:
+    """Some of SGLang's tool parsers let the model call any of the tools where `tool_choice` names one."""
+    named = getattr(getattr(request, "tool_choice", None), "function", None)
+    if found := [tool for tool in request.tools or () if tool.function.name == named.name] if named else None:
+        return request.model_copy(update={"tools": found})
+    return request
+
+
+def _detokenizing(serving: Any) -> Any:
+    async def ask(request: Any) -> Any:
+        answer = await serving.handle_request(request, None)
+        return JSONResponse({"prompt": answer.text}) if hasattr(answer, "text") else answer  # as the others name it
+
+    return ask
+
+
+def _put_right(answer: Any, request: Any) -> Any:
+    stop = getattr(request, "stop", None) or []
+    stops = [stop] if isinstance(stop, str) else stop
+    offsets = isinstance(request, CompletionRequest) and request.logprobs is not None
+    if isinstance(answer, StreamingResponse):
+        if offsets or has_broken_stops(stops):
+            return put_right(cast("AsyncIterator[str]", answer.body_iterator), stops)
+    elif offsets and hasattr(answer, "choices"):
+        document = answer.model_dump(mode="json")
+        return JSONResponse({**document, "choices": [with_offsets(choice) for choice in document["choices"]]})
+    return answer
 
 
 class Counter:

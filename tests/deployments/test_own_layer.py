@@ -399,7 +399,7 @@ async def test_a_field_that_the_schema_has_and_the_engine_ignores() -> None:
     class WithSuffix(Schema):
         suffix: str | None = None
 
-    for value in (None, ""):
+    for value in (None, ""):  # any field may be null, whatever the table says of it
         await Asked(WithSuffix).parse(json.dumps({"suffix": value}).encode())
     with pytest.raises(ApiError, match="'suffix' is not supported by the toy engine"):
         await Asked(WithSuffix).parse(b'{"suffix": "x"}')
