@@ -18,7 +18,11 @@ from deployments.own_answers import respond
 
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
-WITHOUT_EFFECT = {**ChatRequest.without_effect, **CompletionRequest.without_effect}
+WITHOUT_EFFECT = {
+    **ChatRequest.without_effect,
+    **CompletionRequest.without_effect,
+    "parallel_tool_calls": (None, True),
+}
 # Extensions of engines with which a request would reach into the deployment: other servers' addresses, places in a
 # queue, names of requests, code.
 RESERVED = frozenset(

@@ -38,13 +38,13 @@ class _Choice:
         self._sent = 0
 
     def put_right(self, choice: Document) -> Document:
-        choice = with_offsets(choice, self._sent)
         if "text" in choice:
-            choice = {**choice, "text": self._pass(choice["text"], choice)}
-        elif choice["delta"].get("content") or choice.get("finish_reason"):
-            content = self._pass(choice["delta"].get("content") or "", choice)
-            choice = {**choice, "delta": {**choice["delta"], "content": content or None}}
-        return choice
+            choice = with_offsets(choice, self._sent)
+            return {**choice, "text": self._pass(choice["text"], choice)}
+        # A null role comes beside each tool call; clients that add deltas up would take it for the role.
+        delta = {key: value for key, value in choice["delta"].items() if key != "role" or value is not None}
+        text = self._pass(delta.pop("content", None) or "", choice)
+        return {**choice, "delta": {**delta, "content": text} if text or "role" in delta else delta}
 
     def _pass(self, text: str, choice: Document) -> str:
         """What of `text` may be sent; at a choice's end what was held back, unless a stop string ended it."""
@@ -56,7 +56,7 @@ class _Choice:
 
 
 async def put_right(stream: AsyncIterator[str], stops: Sequence[str]) -> AsyncGenerator[str]:
-    """A stream's events without the beginnings of stop strings, and with offsets."""
+    """A stream's events without the beginnings of stop strings, with offsets, without null roles."""
     choices: defaultdict[int, _Choice] = defaultdict(lambda: _Choice(stops))
     async with aclosing(cast("AsyncGenerator[str]", stream)) as events:
         async for event in events:

@@ -50,8 +50,9 @@ def handlers(engine: Any, *, generates: bool) -> dict[Endpoint, Handler]:
     chat = manager.serving_chat_class(manager, templates)
     responses = OpenAIServingResponses(manager, templates, enable_prompt_tokens_details=True)
     seed = () if manager.server_args.enable_deterministic_inference else ("seed",)
+    ignored = (*seed, "parallel_tool_calls")  # the model may make several calls all the same
     generating: dict[Endpoint, Handler] = {
-        "chat/completions": _handler(ChatCompletionRequest, chat, seed),
+        "chat/completions": _handler(ChatCompletionRequest, chat, ignored),
         "completions": _handler(
             CompletionRequest, OpenAIServingCompletion(manager, templates), (*seed, "best_of", "suffix")
         ),
@@ -93,7 +94,7 @@ def _put_right(answer: Any, request: Any) -> Any:
     stops = [stop] if isinstance(stop, str) else stop
     offsets = isinstance(request, CompletionRequest) and request.logprobs is not None
     if isinstance(answer, StreamingResponse):
-        if offsets or has_broken_stops(stops):
+        if offsets or has_broken_stops(stops) or getattr(request, "tools", None):
             return put_right(cast("AsyncIterator[str]", answer.body_iterator), stops)
     elif offsets and hasattr(answer, "choices"):
         document = answer.model_dump(mode="json")

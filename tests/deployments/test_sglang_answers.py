@@ -36,7 +36,7 @@ async def choices_of(stops: Sequence[str], *events: str) -> list[dict[str, Any]]
 async def test_the_beginning_of_a_stop_string_is_not_sent() -> None:
     events = [chunk(chat("四五")), chunk(chat("六")), chunk(chat(None, "stop", "六七"))]
     found = await choices_of(["六七"], *events)
-    assert [choice["delta"]["content"] for choice in found] == ["四五", None, None]
+    assert [choice["delta"].get("content") for choice in found] == ["四五", None, None]
     assert found[-1]["finish_reason"] == "stop"
 
 
@@ -49,12 +49,20 @@ async def test_what_was_held_back_is_sent_where_the_answer_ends_otherwise(finish
 async def test_choices_keep_apart() -> None:
     events = [chunk(chat("六")), chunk(chat("a", index=1)), chunk(chat("八")), chunk(chat(None, "length", index=1))]
     found = await choices_of(["六七"], *events)
-    assert [(choice["index"], choice["delta"]["content"]) for choice in found] == [
+    assert [(choice["index"], choice["delta"].get("content")) for choice in found] == [
         (0, None),
         (1, "a"),
         (0, "六八"),
         (1, None),
     ]
+
+
+async def test_a_null_role_is_left_out_and_a_first_one_kept() -> None:
+    call = [{"index": 0, "id": "call_1"}]
+    first = {**chat(""), "delta": {"role": "assistant", "content": ""}}
+    later = {**chat(None), "delta": {"role": None, "content": None, "tool_calls": call}}
+    found = await choices_of([], chunk(first), chunk(later), chunk(chat(None, "tool_calls")))
+    assert [choice["delta"] for choice in found] == [first["delta"], {"tool_calls": call}, {}]
 
 
 async def test_offsets_go_on_over_a_stream() -> None:
