@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, get_args
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
+from deployments import bounds
 from deployments.engine import Capabilities, Endpoint, EngineRequest, EngineResponse
 from deployments.errors import ApiError, from_validation_error, unknown_keys, unsupported
 from deployments.model_facts import ModelFacts
@@ -97,6 +98,8 @@ class OwnLayer:
 
     def _parse(self, handler: Handler, request: EngineRequest) -> Any:
         document = _read(request.body)
+        if request.endpoint in ("chat/completions", "completions"):
+            bounds.check(document)
         fields = field_names(handler.schema)
         for name in sorted(document):
             if name in RESERVED and document[name] is not None:
