@@ -50,3 +50,29 @@ def check(document: Mapping[str, Any]) -> None:
         if document.get(field) and not document.get(needed):
             message = f"'{field}' is only allowed when '{needed}' is true."
             raise ApiError(400, message, param=field, code="invalid_value")
+
+
+TOKEN_FIELDS = ("prompt", "input", "query", "items", "label_token_ids", "tokens")  # may hold token ids, in lists
+
+
+def check_tokens(request: Any, vocabulary: int) -> None:
+    """Return if every token id that a request names is in the model's vocabulary, for engines that die of others.
+
+    Raises:
+        ApiError: 400, with the field and the id.
+    """
+    for field in TOKEN_FIELDS:
+        _refuse_outside(field, getattr(request, field, None), vocabulary)
+    for token in getattr(request, "logit_bias", None) or {}:
+        if not token.isdecimal():
+            raise ApiError(400, f"'{token}' in 'logit_bias' is no token id.", param="logit_bias", code="invalid_value")
+        _refuse_outside("logit_bias", [int(token)], vocabulary)
+
+
+def _refuse_outside(field: str, value: Any, vocabulary: int) -> None:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, list):
+            _refuse_outside(field, item, vocabulary)
+        elif isinstance(item, int) and not 0 <= item < vocabulary:
+            message = f"Token id {item} in '{field}' is outside this model's vocabulary of {vocabulary}."
+            raise ApiError(400, message, param=field, code="invalid_value")

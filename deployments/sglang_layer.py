@@ -1,7 +1,7 @@
 """What of SGLang's OpenAI layer its adapter uses. Imported only inside SGLang's environment."""
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Self, cast
 
 from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -24,6 +24,7 @@ from sglang.srt.entrypoints.openai.serving_score import OpenAIServingScore
 from sglang.srt.entrypoints.openai.serving_tokenize import OpenAIServingDetokenize, OpenAIServingTokenize
 from starlette.responses import JSONResponse, StreamingResponse
 
+from deployments.bounds import check_tokens
 from deployments.engine import Endpoint, EngineStats
 from deployments.own_layer import Handler
 from deployments.sglang_answers import has_broken_stops, put_right, with_offsets
@@ -37,7 +38,22 @@ def names(server_args: Any) -> set[str]:
 
 
 def handlers(engine: Any, *, generates: bool) -> dict[Endpoint, Handler]:
-    """The endpoints of a model that generates, or of one that embeds."""
+    """The endpoints of a model that generates, or of one that embeds. Token ids are checked: a scheduler dies of one
+    that its model hasn't."""
+    found = _handlers(engine, generates=generates)
+    vocabulary = engine.tokenizer_manager.model_config.vocab_size
+    return {endpoint: replace(handler, call=_checking(handler.call, vocabulary)) for endpoint, handler in found.items()}
+
+
+def _checking(call: Any, vocabulary: int) -> Any:
+    async def ask(request: Any) -> Any:
+        check_tokens(request, vocabulary)
+        return await call(request)
+
+    return ask
+
+
+def _handlers(engine: Any, *, generates: bool) -> dict[Endpoint, Handler]:
     manager, templates = engine.tokenizer_manager, engine.template_manager
     found: dict[Endpoint, Handler] = {
         "tokenize": _handler(TokenizeRequest, OpenAIServingTokenize(manager, templates)),

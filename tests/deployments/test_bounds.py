@@ -1,8 +1,9 @@
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from deployments.bounds import check
+from deployments.bounds import check, check_tokens
 from deployments.errors import ApiError
 
 USER = {"role": "user", "content": "a"}
@@ -59,3 +60,38 @@ def test_what_is_beyond(fields: dict[str, Any], param: str) -> None:
         check(fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert param in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", "a text"),
+        ("prompt", ["texts", "too"]),
+        ("prompt", [0, 99]),
+        ("prompt", [[1], [2, 3]]),
+        ("logit_bias", {"0": 1, "99": -100}),
+        ("logit_bias", None),
+        ("max_tokens", 1000),
+    ],
+)
+def test_tokens_of_the_vocabulary(field: str, value: Any) -> None:
+    check_tokens(SimpleNamespace(**{field: value}), 100)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", [1, 100]),
+        ("prompt", [[1], [2, -1]]),
+        ("input", [10**9]),
+        ("tokens", [-1]),
+        ("label_token_ids", [100]),
+        ("logit_bias", {"100": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"a": 1}),
+    ],
+)
+def test_tokens_outside_it(field: str, value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_tokens(SimpleNamespace(**{field: value}), 100)
+    assert (caught.value.status, caught.value.param) == (400, field)
