@@ -47,8 +47,16 @@ def run_here(engines: tuple[str, ...], checks: Mapping[str, Check]) -> table.Res
         served = [name for name in ENGINES if name in engines or (name == server_config.BEHIND and "openai" in engines)]
         config = server_config.write(served, port, Path(folder))
         print(f"starting a server with {', '.join(served)}", file=sys.stderr, flush=True)
+        _end_on_signals()
         with serving(config, port) as server, joined(server):
+            _end_on_signals()  # again: Ray has set its own, which end the process at once
             return asyncio.run(running.run_engines(server, engines, checks, tell))
+
+
+def _end_on_signals() -> None:
+    """Stop the server too when this is stopped, also where a shell had SIGINT ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
 
 
 def _end(number: int, _: object) -> None:
@@ -63,8 +71,6 @@ def _end(number: int, _: object) -> None:
 @click.option("--model", help="With --url: the model to ask for.")
 def main(as_json: bool, engines: tuple[str, ...], parts: tuple[str, ...], url: str | None, model: str | None) -> None:
     """Run one suite of checks over every engine on this machine. Exit 1: a check failed."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)  # so that the server is stopped too, also where a shell had SIGINT ignored
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # of this process's handles, among the progress
     checks = choose(parts)
     if (url is None) != (model is None) or (url and engines):

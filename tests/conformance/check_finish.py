@@ -8,7 +8,7 @@ from tests.conformance.suite import check
 @check("natural end is stop")
 async def natural(subject: Subject) -> None:
     """An answer that the model ends itself has the reason "stop", whole and streamed, and no token of the end."""
-    limit = 1000 if subject.engine == "simulated" else 40
+    limit = 1000
     whole = await subject.chat(FRANCE, max_tokens=limit)
     same("the finish reason", finish_of(whole), "stop")
     assert whole["usage"]["completion_tokens"] < limit
