@@ -16,6 +16,7 @@ from deployments.openai_layer.schema import OPENAI_FIELDS
 EVENTS = "text/event-stream"
 _ERROR_EVENTS = ('data: {"error"', "event: error")
 _PRINTED_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)  # vLLM adds it to an exception that it prints
+_SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")  # xgrammar's: a time, and a place in its sources
 _TOO_LONG = ("maximum context length", "max_model_len", "longer than the model's context length", "is too large:")
 # What a message speaks of, where it begins with no field's name.
 _ABOUT = {
@@ -67,7 +68,7 @@ def api_error(error: Mapping[str, Any], request: EngineRequest, status: int | No
     """An engine's error as ours. Engines write the HTTP status into `code`."""
     stated = error.get("code")
     status = int(stated) if isinstance(stated, int) and stated >= 400 else status or 500
-    message = str(error.get("message"))
+    message = _SOURCE_LINE.sub("", str(error.get("message"))).strip()
     code = "context_length_exceeded" if any(phrase in message for phrase in _TOO_LONG) else None
     param = _blamed(error.get("param"), message, request) if status < 500 else None
     kind = "invalid_request_error" if status < 500 else "server_error"

@@ -84,7 +84,7 @@ class VllmEngine(Engine):
         state = State()
         tasks = await self._engine.get_supported_tasks()
         await init_app_state(self._engine, state, Namespace(**vars(frontend_args) | vars(engine_args)), tasks)
-        self._layer = OwnLayer(self.name, self._model.served_name, handlers(state))
+        self._layer = OwnLayer(self.name, self._model.served_name, handlers(state, self._engine.model_config))
         self._adapters = VllmAdapters(state.openai_serving_models)
 
     async def handle(self, request: EngineRequest) -> EngineResponse:

@@ -168,6 +168,12 @@ def test_engines_write_the_status_into_code() -> None:
     assert (error.param, error.message) == ("temperature", "temperature is bad")
 
 
+def test_no_place_in_an_engines_sources_is_told() -> None:
+    message = 'Failed to compile: [06:10:53] /project/cpp/converter.cc:4175: Unsupported type "objekt"\n'
+    error = api_error(vars(engine_error(400, None, message)), request())
+    assert error.message == 'Failed to compile: Unsupported type "objekt"'
+
+
 @pytest.mark.parametrize("code", [500, 501, 503])
 def test_the_servers_own_faults_blame_no_field(code: int) -> None:
     error = api_error(vars(engine_error(code, "temperature", "temperature broke")), request())
