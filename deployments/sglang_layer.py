@@ -72,11 +72,22 @@ def _handlers(engine: Any, *, generates: bool) -> dict[Endpoint, Handler]:
         "completions": _handler(
             CompletionRequest, OpenAIServingCompletion(manager, templates), (*seed, "best_of", "suffix")
         ),
-        "responses": _handler(ResponsesRequest, responses, method="create_responses"),
+        "responses": _handler(WholeResponsesRequest, responses, method="create_responses"),
         "messages": _handler(AnthropicMessagesRequest, AnthropicServing(chat), method="handle_messages"),
         "score": _handler(ScoringRequest, OpenAIServingScore(manager)),
     }
     return generating | found
+
+
+class WholeResponsesRequest(ResponsesRequest):  # type: ignore[misc,unused-ignore]
+    """SGLang generates two tokens fewer than `max_output_tokens` asks for."""
+
+    def to_sampling_params(self, *args: Any, **kwargs: Any) -> Any:
+        params = super().to_sampling_params(*args, **kwargs)
+        asked = self.max_output_tokens
+        if asked is not None and params.get("max_new_tokens") == asked - 2:  # else the context has the say
+            params["max_new_tokens"] = asked
+        return params
 
 
 def _handler(schema: Any, serving: Any, without_effect: Iterable[str] = (), method: str = "handle_request") -> Handler:
