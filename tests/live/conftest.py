@@ -14,6 +14,10 @@ NO_SGLANG = "SGLang's environment isn't installed; run 'enginehouse engines inst
 TRANSFORMERS = pytest.param(("smollm2-transformers", "transformers"), id="transformers")
 VLLM = pytest.param(("smollm2-vllm", "vllm"), id="vllm", marks=pytest.mark.skipif(not HAS_VLLM, reason=NO_VLLM))
 
+SGLANG = pytest.param(
+    ("smollm2-sglang", "sglang"), id="sglang", marks=pytest.mark.skipif(not HAS_SGLANG, reason=NO_SGLANG)
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -21,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.live)
 
 
-@pytest.fixture(params=[TRANSFORMERS, VLLM])
+@pytest.fixture(params=[TRANSFORMERS, VLLM, SGLANG])
 def engine(request: pytest.FixtureRequest) -> tuple[str, str]:
     chosen: tuple[str, str] = request.param
     return chosen

@@ -26,7 +26,7 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 def ask(server: Server, model: str, **fields: Any) -> httpx.Response:
     body = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 16, **fields}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)  # a replica may have to start
 
 
 def answers(server: Server, model: str) -> bool:
@@ -46,12 +46,12 @@ def family(server: Server, pool: str) -> list[psutil.Process]:
 def test_replica_killed(server: Server, model: str, pool: str) -> None:
     """SIGKILL: no process of its engine outlives it by 10 s, and the pool serves again without help."""
     before = family(server, pool)
-    if pool == "vllm":
-        assert len(before) > 1, "vLLM's engine core is a process of its own"
+    if pool != "transformers":
+        assert len(before) > 1, "the engine computes in processes of its own"
     [replica] = server.replicas(pool)
     os.kill(replica.pid, signal.SIGKILL)
     wait_until(lambda: not [process for process in before if process.is_running()], "the engine's processes end", 10)
-    wait_until(lambda: answers(server, model), "the pool serves again", 180, pause_s=0.5)
+    wait_until(lambda: answers(server, model), "the pool serves again", 300, pause_s=0.5)
     assert server.replicas(pool)[0].pid != replica.pid
 
 
@@ -72,7 +72,7 @@ def test_engine_killed_under_its_replica(server: Server) -> None:
         rest = "\n".join(lines)
     assert '"error"' in rest, rest[-300:]
     assert "[DONE]" not in rest
-    wait_until(lambda: answers(server, model), "the pool serves again", 180, pause_s=0.5)
+    wait_until(lambda: answers(server, model), "the pool serves again", 300, pause_s=0.5)
 
 
 def deploy(server: Server, cluster: Any, document: dict[str, Any], folder: Path) -> None:
