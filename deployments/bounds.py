@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deployments.errors import ApiError, from_validation_error
+from deployments.openai_layer.prompts import refuse_outside
 from deployments.openai_layer.schema import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 128
@@ -73,6 +74,5 @@ def _refuse_outside(field: str, value: Any, vocabulary: int) -> None:
     for item in value if isinstance(value, list) else ():
         if isinstance(item, list):
             _refuse_outside(field, item, vocabulary)
-        elif isinstance(item, int) and not 0 <= item < vocabulary:
-            message = f"Token id {item} in '{field}' is outside this model's vocabulary of {vocabulary}."
-            raise ApiError(400, message, param=field, code="invalid_value")
+        elif isinstance(item, int):
+            refuse_outside([item], field, vocabulary)

@@ -77,6 +77,13 @@ class Handler:
     schema: Any  # its request's type: a pydantic model, or a union of some
     call: Callable[[Any], Awaitable[Any]]  # a parsed request to its answer
     without_effect: Collection[str] = ()  # fields that the schema has and the engine ignores
+    fields: frozenset[str] = field(init=False)  # the schema's, as clients write them
+    adapter: TypeAdapter[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Once, not for each request: a union's takes milliseconds to make.
+        object.__setattr__(self, "fields", field_names(self.schema))
+        object.__setattr__(self, "adapter", TypeAdapter(self.schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class OwnLayer:
         document = _read(request.body)
         if request.endpoint in ("chat/completions", "completions"):
             bounds.check(document)
-        fields = field_names(handler.schema)
+        fields = handler.fields
         for name in sorted(document):
             if name in RESERVED and document[name] is not None:
                 raise ApiError(400, f"'{name}' is not for clients to set.", param=name, code="unsupported_parameter")
@@ -116,7 +123,7 @@ class OwnLayer:
         if request.adapter and self.adapter_field:
             ours[self.adapter_field] = request.adapter
         try:
-            return TypeAdapter(handler.schema).validate_python(
+            return handler.adapter.validate_python(
                 known | {name: value for name, value in ours.items() if name in fields}
             )
         except ValidationError as error:

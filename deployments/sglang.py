@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from deployments import model_facts, models, own_layer, quantization
+from deployments import lora, model_facts, models, own_layer, quantization
 from deployments.engine import (
     Adapter,
     Capabilities,
@@ -20,7 +20,7 @@ from deployments.engine import (
     PoolModel,
 )
 from deployments.environments import machine_variant
-from deployments.errors import ApiError, unknown_keys
+from deployments.errors import unknown_keys
 from deployments.own_layer import OwnLayer, PassedArgs, warm_up_request
 
 # A prefill is cut small, because nothing else happens while a part of it is computed: no token for others, no abort.
@@ -119,9 +119,9 @@ class SglangEngine(Engine):
     def capabilities(self) -> Capabilities:
         length = self._engine.tokenizer_manager.context_len if self._engine else self._args.get("context_length")
         auto_tools = bool(self._args.get("tool_call_parser"))
-        lora = bool(self._args.get("enable_lora"))
-        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=auto_tools, lora=lora)
-        return replace(can, max_lora_rank=self._args.get("max_lora_rank") if lora else None)
+        adapts = bool(self._args.get("enable_lora"))
+        can = own_layer.capabilities(self._facts, self._layer.handlers, length, auto_tools=auto_tools, lora=adapts)
+        return replace(can, max_lora_rank=self._args.get("max_lora_rank") if adapts else None)
 
     async def load_adapter(self, adapter: Adapter) -> None:
         _raise_refusal(await self._engine.async_load_lora_adapter(adapter.name, str(adapter.path)))
@@ -137,5 +137,4 @@ class SglangEngine(Engine):
 
 def _raise_refusal(answer: Any) -> None:
     if not answer.success:
-        message = f"SGLang refuses the adapter: {answer.error_message}"
-        raise ApiError(400, message, param="lora_path", code="invalid_adapter")
+        raise lora.refused(f"SGLang refuses the adapter: {answer.error_message}")

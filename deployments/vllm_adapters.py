@@ -43,5 +43,4 @@ class VllmAdapters:
 def _raise_refusal(answer: Any) -> None:
     """vLLM answers with a sentence, or with an error."""
     if hasattr(answer, "error"):
-        message = f"vLLM refuses the adapter: {answer.error.message}"
-        raise ApiError(400, message, param="lora_path", code="invalid_adapter")
+        raise lora.refused(f"vLLM refuses the adapter: {answer.error.message}")

@@ -1,7 +1,7 @@
 """Prompts as tokens: a conversation by the model's chat template, a text by its tokenizer, tokens as they are."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,7 +35,7 @@ class Prompts:
         return await self._in_thread(self._encode, prompt, add_special_tokens)  # type: ignore[no-any-return]
 
     async def decode(self, tokens: list[int], param: str) -> str:
-        self._refuse_outside(tokens, param)
+        refuse_outside(tokens, param, len(self.tokenizer))
         return await self._in_thread(self.tokenizer.decode, tokens)  # type: ignore[no-any-return]
 
     def text(self, prompt: str | list[int]) -> str:
@@ -57,14 +57,8 @@ class Prompts:
         if isinstance(prompt, str):
             self._refuse_hopeless(prompt, "prompt")
             return self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-        self._refuse_outside(prompt, "prompt")
+        refuse_outside(prompt, "prompt", len(self.tokenizer))
         return prompt
-
-    def _refuse_outside(self, tokens: list[int], param: str) -> None:
-        size = len(self.tokenizer)
-        if outside := [token for token in tokens if token >= size]:
-            message = f"Token id {outside[0]} in '{param}' is outside this model's vocabulary of {size}."
-            raise ApiError(400, message, param=param, code="invalid_value")
 
     def _refuse_hopeless(self, text: str, param: str) -> None:
         """Refuse a text that can't fit whatever its tokens are, before seconds are spent on them."""
@@ -80,6 +74,13 @@ class Prompts:
 
     async def _in_thread(self, function: Any, *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._encoder, function, *args)
+
+
+def refuse_outside(tokens: Iterable[int], param: str, vocabulary: int) -> None:
+    """Return if every token id is in the model's vocabulary; else an `ApiError`, 400."""
+    if outside := [token for token in tokens if not 0 <= token < vocabulary]:
+        message = f"Token id {outside[0]} in '{param}' is outside this model's vocabulary of {vocabulary}."
+        raise ApiError(400, message, param=param, code="invalid_value")
 
 
 def _template_role(role: str) -> str:
