@@ -5,11 +5,14 @@ SGLang finds it under the group `sglang.srt.platforms` in each of its processes.
 
 from typing import Any
 
+from deployments import torch_store
+
 
 def activate() -> str | None:
     """The dotted path of the platform's class, or None where SGLang's own platform serves."""
     import torch
 
+    torch_store.bind_to_its_address()  # here, for nothing else of ours runs in the scheduler's process
     return None if torch.cuda.is_available() else f"{__name__}.CpuPlatform"
 
 

@@ -32,6 +32,8 @@ from deployments.sampling import TokenChooser, per_request_sampling
 
 logger = logging.getLogger(__name__)
 
+LOOK_S = 5.0  # how long a request waits for its next token before it looks whether the batching thread is alive
+
 
 class TransformersArgs(BaseModel):
     """`engine_args` of a Transformers pool."""
@@ -167,12 +169,13 @@ class TransformersEngine(Engine):
                 self._cancel(request_id)
 
     async def _next(self, outputs: "asyncio.Queue[Any]") -> Any:
-        """The next output; looks now and then whether the batching thread is there to send one."""
+        """The next output; looks every `LOOK_S` whether the batching thread is there to send one."""
         while True:
-            try:
-                return await asyncio.wait_for(outputs.get(), timeout=5)
-            except TimeoutError:
-                self._raise_if_dead()
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes at the moment of an output.
+                async with asyncio.timeout(LOOK_S):
+                    return await outputs.get()
+            self._raise_if_dead()
 
     def _cancel(self, request_id: str) -> None:
         self._manager.cancel_request(request_id)

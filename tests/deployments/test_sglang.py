@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deployments import sglang, sglang_cpu
+from deployments import sglang, sglang_cpu, torch_store
 from deployments.engine import EngineDeadError, PoolModel
 from deployments.sglang import PLATFORMS, SglangArgs, SglangEngine
 
@@ -79,7 +79,9 @@ def test_the_platform_is_inactive_where_cuda_is(monkeypatch: pytest.MonkeyPatch,
     torch = ModuleType("torch")
     torch.cuda = SimpleNamespace(is_available=lambda: cuda)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert sglang_cpu.activate() == path
+    bound: list[bool] = []
+    monkeypatch.setattr(torch_store, "bind_to_its_address", lambda: bound.append(True))
+    assert (sglang_cpu.activate(), bound) == (path, [True])
 
 
 def test_the_module_has_no_other_names() -> None:

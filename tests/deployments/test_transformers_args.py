@@ -1,3 +1,4 @@
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,3 +103,14 @@ def test_any_cache_holds_a_block() -> None:
 )
 def test_every_source_s_end_of_sequence_counts(sources: list[int | list[int] | None], ids: set[int]) -> None:
     assert _eos_token_ids(*sources) == ids
+
+
+async def test_a_client_that_leaves_as_a_token_comes_stops_its_answer() -> None:
+    engine = TransformersEngine(PoolModel("m", "m"), TransformersArgs())
+    outputs: asyncio.Queue[str] = asyncio.Queue()
+    task = asyncio.create_task(engine._next(outputs))
+    await asyncio.sleep(0.01)
+    outputs.put_nowait("token")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
