@@ -3,12 +3,10 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import cast
 
 from deployments.openai_layer.text import Detokenizer, StopFilter
-from deployments.openai_layer.tokens import Sampling, Token, TokenEngine
-
-FinishReason = Literal["stop", "length"]
+from deployments.openai_layer.tokens import Finish, FinishReason, Sampling, Token, TokenEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,21 @@ async def deltas(
 ) -> AsyncGenerator[Delta]:
     """Generate one choice. Counts each token in `usage`; closing it aborts generation."""
     detokenizer, stop_filter, pending = Detokenizer(engine.tokenizer), StopFilter(stops), _Pending()
-    tokens = cast("AsyncGenerator[Token]", engine.generate(prompt, sampling))
+    tokens = cast("AsyncGenerator[Token | Finish]", engine.generate(prompt, sampling))
     finish: FinishReason = "length"
+    count = 0
     async with aclosing(tokens):
         async for token in tokens:
-            usage.completion_tokens += 1
+            if isinstance(token, Finish):
+                finish = token.reason
+                usage.completion_tokens += 0 if token.tokens is None else token.tokens - count
+                break
+            count += token.count
+            usage.completion_tokens += token.count
             if token.id in engine.eos_token_ids:
                 finish = "stop"
                 break
-            text = detokenizer.feed(token.id)
+            text = detokenizer.feed(token.id) if token.text is None else token.text
             pending.add(token, text)
             if sendable := stop_filter.feed(text):
                 yield pending.send(sendable)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from deployments.openai_layer.choice import Delta, Usage, deltas, gather
 from deployments.openai_layer.documents import DONE, ChatDocuments, CompletionDocuments, Documents, event
 from deployments.openai_layer.merge import merge
 from deployments.openai_layer.prompts import Prompts
-from deployments.openai_layer.schema import ChatRequest, CompletionRequest, GenerationRequest
+from deployments.openai_layer.schema import ChatRequest, CompletionRequest
 from deployments.openai_layer.tokenize import detokenize, tokenize
 from deployments.openai_layer.tokens import Sampling, TokenEngine
 
@@ -36,9 +36,11 @@ class OpenAILayer:
 
     ENDPOINTS: tuple[Endpoint, ...] = ("chat/completions", "completions", "tokenize", "detokenize")
 
-    def __init__(self, engine: TokenEngine, served_name: str) -> None:
+    def __init__(self, engine: TokenEngine, served_name: str, honours: Collection[str] = ()) -> None:
+        """`honours`: fields, of those that `schema` calls optional, that the engine honours."""
         self._engine = engine
         self._served_name = served_name
+        self._honours = honours
         self._prompts = Prompts(engine)
 
     def close(self) -> None:
@@ -51,41 +53,44 @@ class OpenAILayer:
             ApiError: 400, for a request that can't be honoured.
             EngineDeadError: the engine died before the whole of a non-streamed answer.
         """
-        parsed: GenerationRequest
+        parsed: ChatRequest | CompletionRequest
         match request.endpoint:
             case "tokenize":
                 return await tokenize(request, self._prompts, self._engine.context_length)
             case "detokenize":
                 return await detokenize(request, self._prompts)
             case "chat/completions":
-                parsed = ChatRequest.parse(request.body, self._engine.name)
-                plan = await self._plan_chat(parsed, request.request_id)
+                parsed = ChatRequest.parse(request.body, self._engine.name, self._honours)
+                plan = await self._plan_chat(parsed, request)
             case _:
-                parsed = CompletionRequest.parse(request.body, self._engine.name)
-                plan = await self._plan_completion(parsed, request.request_id)
+                parsed = CompletionRequest.parse(request.body, self._engine.name, self._honours)
+                plan = await self._plan_completion(parsed, request)
         if parsed.stream:
             return EngineResponse(self._stream(plan, parsed.include_usage), media_type="text/event-stream")
         return EngineResponse(await self._whole(plan))
 
-    async def _plan_chat(self, request: ChatRequest, request_id: str) -> _Plan:
+    async def _plan_chat(self, request: ChatRequest, asked: EngineRequest) -> _Plan:
         prompt = await self._prompts.render(request.messages)
         top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
         max_tokens = request.max_completion_tokens or request.max_tokens
-        sampling = self._sampling(request, [prompt], max_tokens, top_logprobs, "messages")
+        sampling = self._sampling(request, asked.adapter, [prompt], max_tokens, top_logprobs)
         count = request.n or 1
         documents = ChatDocuments(
-            f"chatcmpl-{request_id}", self._served_name, self._engine.tokenizer, bool(request.logprobs)
+            f"chatcmpl-{asked.request_id}", self._name(asked), self._engine.tokenizer, bool(request.logprobs)
         )
         samplings = [sampling[0].for_choice(index) for index in range(count)]
         return _Plan([prompt] * count, samplings, request.stop, Usage(len(prompt)), documents)
 
-    async def _plan_completion(self, request: CompletionRequest, request_id: str) -> _Plan:
+    def _name(self, asked: EngineRequest) -> str:
+        return asked.adapter or self._served_name
+
+    async def _plan_completion(self, request: CompletionRequest, asked: EngineRequest) -> _Plan:
         prompts = [await self._prompts.encode(prompt) for prompt in request.prompt]
-        samplings = self._sampling(request, prompts, request.max_tokens or 16, request.logprobs, "prompt")
+        samplings = self._sampling(request, asked.adapter, prompts, request.max_tokens or 16, request.logprobs)
         count = request.n or 1
         documents = CompletionDocuments(
-            f"cmpl-{request_id}",
-            self._served_name,
+            f"cmpl-{asked.request_id}",
+            self._name(asked),
             self._engine.tokenizer,
             request.logprobs is not None,
             echoes=[self._prompts.text(prompt) for prompt in request.prompt for _ in range(count)]
@@ -102,11 +107,11 @@ class OpenAILayer:
 
     def _sampling(
         self,
-        request: GenerationRequest,
+        request: ChatRequest | CompletionRequest,
+        adapter: str | None,
         prompts: Sequence[list[int]],
         max_tokens: int | None,
         logprobs: int | None,
-        param: str,
     ) -> list[Sampling]:
         """A sampling for each prompt, which differ where `max_tokens` is what each prompt leaves of the context."""
         sampling = Sampling(
@@ -115,9 +120,16 @@ class OpenAILayer:
             top_p=1.0 if request.top_p is None else request.top_p,
             seed=request.seed,
             logprobs=logprobs,
+            frequency_penalty=request.frequency_penalty or 0.0,
+            presence_penalty=request.presence_penalty or 0.0,
+            guide=request.guide,
+            adapter=adapter,
         )
         limit = self._engine.context_length
-        return [replace(sampling, max_tokens=fit(len(prompt), max_tokens, limit, param)) for prompt in prompts]
+        return [
+            replace(sampling, max_tokens=fit(len(prompt), max_tokens, limit, request.prompt_field))
+            for prompt in prompts
+        ]
 
     async def _whole(self, plan: _Plan) -> bytes:
         tasks = [asyncio.ensure_future(gather(stream)) for stream in self._choices(plan)]

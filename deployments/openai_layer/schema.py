@@ -3,12 +3,14 @@
 Source of the fields and their bounds: OpenAI's API reference, chat/completions/create and completions/create.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from deployments.errors import ApiError, from_validation_error, unsupported
+from deployments.openai_layer.tokens import Guide
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -66,6 +68,7 @@ def _is_token_list(value: Any) -> bool:
 
 
 Unsupported = Annotated[Any, Field(default=None, description="Refused unless null or without effect.")]
+Penalty = Annotated[float | None, Field(default=None, ge=-2, le=2, description="Refused by engines that have none.")]
 
 
 class Document(BaseModel):
@@ -93,7 +96,9 @@ class StreamOptions(Document):
 class GenerationRequest(Document):
     """What chat and completions have in common."""
 
-    # Values of a field that ask for nothing; any other value of it is a 400 that names the field and the engine.
+    prompt_field: ClassVar[str]
+    # Values of a field that ask for nothing; any other value of it is a 400 that names the field and the engine,
+    # unless the engine honours the field.
     without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "frequency_penalty": (None, 0),
         "presence_penalty": (None, 0),
@@ -113,27 +118,27 @@ class GenerationRequest(Document):
     stream_options: StreamOptions | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
-    frequency_penalty: Unsupported
-    presence_penalty: Unsupported
+    frequency_penalty: Penalty
+    presence_penalty: Penalty
     logit_bias: Unsupported
 
     @classmethod
-    def parse(cls, body: bytes, engine: str) -> Self:
-        """The request in `body`.
+    def parse(cls, body: bytes, engine: str, honours: Collection[str] = ()) -> Self:
+        """The request in `body`, for an engine that honours these of the fields in `without_effect`.
 
         Raises:
             ApiError: 400, with the field at fault; also for a field that `engine` can't honour.
         """
         request = cls.read(body)
-        request._refuse_unsupported(engine)
+        request._refuse_unsupported(engine, honours)
         if request.stream_options is not None and not request.stream:
             message = "'stream_options' is only allowed when 'stream' is true."
             raise ApiError(400, message, param="stream_options", code="invalid_value")
         return request
 
-    def _refuse_unsupported(self, engine: str) -> None:
+    def _refuse_unsupported(self, engine: str, honours: Collection[str]) -> None:
         for name in self.without_effect:
-            if not self._asks_for_nothing(name):
+            if name not in honours and not self._asks_for_nothing(name):
                 raise unsupported(name, engine)
 
     def _asks_for_nothing(self, name: str) -> bool:
@@ -142,6 +147,36 @@ class GenerationRequest(Document):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def guide(self) -> Guide | None:
+        """What the answer is held to."""
+        return None
+
+
+class JsonSchema(Document):
+    """`response_format.json_schema`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, serialize_by_alias=True)
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Document):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("'json_schema' belongs to the type 'json_schema', and only to it")
+        return self
+
+
+TEXT = ResponseFormat(type="text")
 
 
 class Message(Document):
@@ -153,13 +188,14 @@ class Message(Document):
 class ChatRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
+    prompt_field: ClassVar[str] = "messages"
     without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **GenerationRequest.without_effect,
         "tools": (None, []),
         "tool_choice": (None, "none", "auto"),
         "functions": (None, []),
         "function_call": (None, "none", "auto"),
-        "response_format": (None, {"type": "text"}),
+        "response_format": (None, TEXT),
         "modalities": (None, ["text"]),
         "audio": (None,),
         "prediction": (None,),
@@ -180,7 +216,7 @@ class ChatRequest(GenerationRequest):
     tool_choice: Unsupported
     functions: Unsupported
     function_call: Unsupported
-    response_format: Unsupported
+    response_format: ResponseFormat | None = Field(None, description="Refused by engines that can't enforce it.")
     modalities: Unsupported
     audio: Unsupported
     prediction: Unsupported
@@ -188,13 +224,22 @@ class ChatRequest(GenerationRequest):
     web_search_options: Unsupported
     store: Unsupported
 
+    @property
+    def guide(self) -> Guide | None:
+        match self.response_format:
+            case ResponseFormat(type="json_object"):
+                return Guide("json_object")
+            case ResponseFormat(json_schema=JsonSchema(schema_=schema)):
+                return Guide("json_schema", json.dumps(schema))
+        return None
+
     def _asks_for_nothing(self, name: str) -> bool:
         # Tools that mustn't be called ask for nothing.
         return super()._asks_for_nothing(name) or (name == "tools" and self.tool_choice == "none")
 
     @classmethod
-    def parse(cls, body: bytes, engine: str) -> Self:
-        request = super().parse(body, engine)
+    def parse(cls, body: bytes, engine: str, honours: Collection[str] = ()) -> Self:
+        request = super().parse(body, engine, honours)
         if request.top_logprobs and not request.logprobs:
             message = "'top_logprobs' is only allowed when 'logprobs' is true."
             raise ApiError(400, message, param="top_logprobs", code="invalid_value")
@@ -208,6 +253,7 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """`POST /v1/completions`."""
 
+    prompt_field: ClassVar[str] = "prompt"
     without_effect: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **GenerationRequest.without_effect,
         "best_of": (None, 1),

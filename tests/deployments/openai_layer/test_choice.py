@@ -1,11 +1,11 @@
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 import pytest
 
 from deployments.openai_layer.choice import Delta, Usage, deltas, gather
 from deployments.openai_layer.text import Tokenizer
-from deployments.openai_layer.tokens import Sampling, Token
+from deployments.openai_layer.tokens import Finish, Sampling, Token
 from tests.deployments.openai_layer.fake_engine import FakeEngine
 
 
@@ -173,3 +173,29 @@ async def test_an_engine_s_failure_comes_through(tokenizer: Tokenizer) -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         await run.whole()
     assert run.engine.running == 0
+
+
+class Speaking(FakeEngine):
+    """An engine that gives text and says why it ended."""
+
+    pieces: tuple[Token | Finish, ...] = ()
+
+    async def generate(self, prompt: list[int], sampling: Sampling) -> AsyncGenerator[Token | Finish]:  # type: ignore[override]
+        for piece in self.pieces:
+            yield piece
+
+
+@pytest.mark.parametrize(("finish", "tokens"), [(Finish("stop"), 5), (Finish("length"), 5), (Finish("stop", 7), 7)])
+async def test_an_engine_that_gives_text(tokenizer: Tokenizer, finish: Finish, tokens: int) -> None:
+    engine, usage = Speaking(tokenizer), Usage(3, 10)
+    engine.pieces = (Token(-1, text="hé", count=2), Token(-1, text="llo", count=3), finish, Token(-1, text="never"))
+    found = [delta async for delta in deltas(engine, [1], Sampling(9), ["zzz"], usage)]
+    assert ("".join(delta.text for delta in found), found[-1].finish_reason) == ("héllo", finish.reason)
+    assert usage.completion_tokens == 10 + tokens
+
+
+async def test_a_stop_string_ends_given_text_too(tokenizer: Tokenizer) -> None:
+    engine = Speaking(tokenizer)
+    engine.pieces = (Token(-1, text="one t"), Token(-1, text="wo three"), Finish("length"))
+    whole = await gather(deltas(engine, [1], Sampling(9), ["two"], Usage(1)))
+    assert (whole.text, whole.finish_reason) == ("one ", "stop")

@@ -10,7 +10,7 @@ from deployments.engine import EngineDeadError, EngineRequest, EngineResponse
 from deployments.errors import ApiError
 from deployments.openai_layer.layer import OpenAILayer, fit
 from deployments.openai_layer.text import Tokenizer
-from deployments.openai_layer.tokens import Sampling
+from deployments.openai_layer.tokens import Guide, Sampling
 from tests.deployments.openai_layer.fake_engine import FakeEngine
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -257,6 +257,29 @@ async def test_sampling(client: Client, fields: Document, expected: Document) ->
     await client.chat(**fields, max_tokens=5)
     await client.complete(**fields, max_tokens=5)
     assert [sampling for _, sampling in client.engine.calls] == [Sampling(max_tokens=5, **expected)] * 2
+
+
+@pytest.mark.parametrize("honours", [(), ("frequency_penalty", "presence_penalty", "response_format")])
+async def test_what_an_engine_honours_reaches_it_and_the_rest_is_refused(client: Client, honours: Any) -> None:
+    client.layer = OpenAILayer(client.engine, "served", honours)
+    asked: Document = {"frequency_penalty": 0.5, "presence_penalty": -1, "response_format": {"type": "json_object"}}
+    for field, value in asked.items():
+        if not honours:
+            assert (await client.refused(client.chat, **{field: value})).param == field
+    if honours:
+        await client.chat(**asked)
+        await client.complete(frequency_penalty=2)
+        found = [sampling for _, sampling in client.engine.calls]
+        assert (found[0].frequency_penalty, found[0].presence_penalty) == (0.5, -1)
+        assert (found[0].guide, found[1].guide, found[1].frequency_penalty) == (Guide("json_object"), None, 2)
+
+
+async def test_an_adapter_generates_and_names_its_answers(client: Client) -> None:
+    for endpoint, prompt in (("chat/completions", {"messages": HELLO}), ("completions", {"prompt": "Hello"})):
+        body = json.dumps({"model": "any", **prompt}).encode()
+        answer = await client.layer.handle(EngineRequest(cast("Any", endpoint), body, "id1", "poet"))
+        assert whole(answer)["model"] == "poet"
+    assert [sampling.adapter for _, sampling in client.engine.calls] == ["poet", "poet"]
 
 
 async def test_most_tokens_of_a_chat_answer(client: Client) -> None:

@@ -12,6 +12,7 @@ from deployments.openai_layer.schema import (
     CompletionRequest,
     GenerationRequest,
 )
+from deployments.openai_layer.tokens import Guide
 
 ENGINE = "scripted"
 NAN, INFINITY = float("nan"), float("inf")
@@ -256,8 +257,8 @@ CHAT_NEUTRAL: list[tuple[str, list[Any]]] = [
 COMPLETION_NEUTRAL: list[tuple[str, list[Any]]] = [("best_of", [None, 1]), ("suffix", [None, ""])]
 SCHEMA: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 UNSUPPORTED: list[tuple[str, list[Any]]] = [
-    ("frequency_penalty", [0.1, -2, "0", [], NAN]),
-    ("presence_penalty", [0.1, 2, "0", NAN]),
+    ("frequency_penalty", [0.1, -2]),
+    ("presence_penalty", [0.1, 2]),
     ("logit_bias", [{"50256": -100}, [], 0]),
 ]
 CHAT_UNSUPPORTED: list[tuple[str, list[Any]]] = [
@@ -265,7 +266,7 @@ CHAT_UNSUPPORTED: list[tuple[str, list[Any]]] = [
     ("tool_choice", ["required", {"type": "function", "function": {"name": "f"}}]),
     ("functions", [[{"name": "f"}]]),
     ("function_call", [{"name": "f"}]),
-    ("response_format", [SCHEMA, {"type": "json_object"}, {"type": "text", "more": 1}, "text"]),
+    ("response_format", [SCHEMA, {"type": "json_object"}]),
     ("modalities", [["text", "audio"], ["audio"], []]),
     ("audio", [{"voice": "alloy", "format": "wav"}, {}, False]),
     ("prediction", [{"type": "content", "content": "x"}]),
@@ -307,7 +308,62 @@ def test_every_unsupported_field_is_tried_here(schema: type[GenerationRequest]) 
     assert dict(UNSUPPORTED + own_unsupported).keys() == schema.without_effect.keys()
     # A field of type Any that without_effect forgets would be ignored.
     untyped = {name for name, field in schema.model_fields.items() if field.annotation is Any}
-    assert untyped == schema.without_effect.keys()
+    assert untyped == schema.without_effect.keys() - OPTIONAL
+
+
+OPTIONAL = {"frequency_penalty", "presence_penalty", "response_format"}
+
+
+@BOTH
+@pytest.mark.parametrize("field", ["frequency_penalty", "presence_penalty"])
+def test_penalties_for_an_engine_that_has_them(schema: type[GenerationRequest], field: str) -> None:
+    for value in (-2, 0, 1.5, 2, None):
+        body = json.dumps(REQUIRED[schema] | {field: value}).encode()
+        assert getattr(schema.parse(body, ENGINE, OPTIONAL), field) == value
+    wrong: list[Any] = [-2.1, 2.01, "0", [], True]
+    for bad in wrong:
+        assert refused_with(schema, **{field: bad}).param == field
+
+
+@pytest.mark.parametrize(
+    ("wanted", "guide"),
+    [
+        (None, None),
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, Guide("json_object")),
+        (SCHEMA, Guide("json_schema", "{}")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}}},
+            Guide("json_schema", '{"type": "object"}'),
+        ),
+    ],
+    ids=str,
+)
+def test_what_an_answer_is_held_to(wanted: Any, guide: Guide | None) -> None:
+    body = json.dumps(REQUIRED[ChatRequest] | {"response_format": wanted}).encode()
+    assert ChatRequest.parse(body, ENGINE, OPTIONAL).guide == guide
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "text",
+        {},
+        {"type": "regex"},
+        {"type": "text", "more": 1},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "x"}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": 1}},
+        {"type": "json_object", "json_schema": {"name": "x", "schema": {}}},
+    ],
+    ids=str,
+)
+def test_a_wrong_response_format(wrong: Any) -> None:
+    body = json.dumps(REQUIRED[ChatRequest] | {"response_format": wrong}).encode()
+    with pytest.raises(ApiError) as caught:
+        ChatRequest.parse(body, ENGINE, OPTIONAL)
+    assert caught.value.status == 400
+    assert (caught.value.param or "").startswith("response_format")
 
 
 @BOTH
