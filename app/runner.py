@@ -84,18 +84,18 @@ def run(
     with (
         _config_file(config.name, checked.document, where) as file,
         log.open("w") as output,
-        _serve_run(file, address, output) as child,
+        _signals() as stop,
+        _serve_run(file, address, output, stop) as child,
     ):
         report(f"starting Ray Serve; its log: {log}")
-        with _signals() as stop:
-            _wait_until_ready(child, where, log, stop, report)
-            if not stop and child.poll() is None:
-                ready(where.url, sorted(checked.ingress.models) if checked.ingress else [])
-            while not stop and child.poll() is None:
-                time.sleep(POLL_S)
-            if not stop:
-                raise RunError(f"Ray Serve ended by itself with status {child.returncode}.\n{_tail(log)}")
-            report("stopping")
+        _wait_until_ready(child, where, log, stop, report)
+        if not stop and child.poll() is None:
+            ready(where.url, sorted(checked.ingress.models) if checked.ingress else [])
+        while not stop and child.poll() is None:
+            time.sleep(POLL_S)
+        if not stop:
+            raise RunError(f"Ray Serve ended by itself with status {child.returncode}.\n{_tail(log)}")
+        report("stopping")
     return 0
 
 
@@ -138,7 +138,7 @@ def _config_file(name: str, document: dict[str, Any], where: Where) -> Iterator[
 
 
 @contextmanager
-def _serve_run(config: Path, address: str, output: IO[str]) -> Iterator["subprocess.Popen[bytes]"]:
+def _serve_run(config: Path, address: str, output: IO[str], stop: list[int]) -> Iterator["subprocess.Popen[bytes]"]:
     """`serve run` in a session of its own, so that a Ctrl-C reaches it once, from here. Ended at the end."""
     bin_folder = Path(sys.executable).parent
     # Replicas find `engine-python` on PATH, also where this environment isn't activated.
@@ -159,7 +159,7 @@ def _serve_run(config: Path, address: str, output: IO[str]) -> Iterator["subproc
     try:
         yield child
     finally:
-        _end(child)
+        _end(child, stop)
 
 
 def _before_exec() -> None:
@@ -170,23 +170,21 @@ def _before_exec() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """Let Serve shut down, then kill what is left of its session: at once, if a second Ctrl-C comes meanwhile."""
-    try:
-        if child.poll() is None:
-            child.send_signal(signal.SIGINT)
-            child.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+def _end(child: "subprocess.Popen[bytes]", stop: list[int]) -> None:
+    """Let Serve shut down, then kill what is left of its session: at once, if a second signal comes meanwhile."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + STOP_S
+    while child.poll() is None and len(stop) < 2 and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """A list that holds the first signal to stop, once it has come."""
+    """The signals to stop, as they come. None of them is an exception, which might end the ending half-way."""
     stop: list[int] = []
 
     def remember(number: int, _: FrameType | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def wait_until(true: Callable[[], object], what: str, seconds: float = 15, pause_s: float = 0.02) -> None:
+def wait_until(true: Callable[[], object], what: str, seconds: float = 60, pause_s: float = 0.02) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
