@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from deployments.errors import ApiError, from_validation_error, unsupported
 from deployments.openai_layer.tokens import Guide
@@ -15,6 +15,7 @@ from deployments.openai_layer.tokens import Guide
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
+MAX_SCHEMA_CHARS = 120_000  # OpenAI's own limit of structured outputs
 
 
 def _strings(value: Any) -> Any:
@@ -163,6 +164,20 @@ class JsonSchema(Document):
     description: str | None = None
     schema_: dict[str, Any] | bool = Field(alias="schema")
     strict: bool | None = None
+
+    @field_validator("schema_")
+    @classmethod
+    def _is_one(cls, value: dict[str, Any] | bool) -> dict[str, Any] | bool:
+        """Engines die of some that aren't."""
+        from jsonschema import Draft202012Validator, SchemaError
+
+        if len(json.dumps(value)) > MAX_SCHEMA_CHARS:
+            raise ValueError(f"longer than {MAX_SCHEMA_CHARS} characters")
+        try:
+            Draft202012Validator.check_schema(value)
+        except SchemaError as error:
+            raise ValueError(f"not a JSON schema: {error.message}") from None
+        return value
 
 
 class ResponseFormat(Document):

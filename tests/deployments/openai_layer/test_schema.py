@@ -354,9 +354,11 @@ def test_what_an_answer_is_held_to(wanted: Any, guide: Guide | None) -> None:
         {"type": "json_schema"},
         {"type": "json_schema", "json_schema": {"name": "x"}},
         {"type": "json_schema", "json_schema": {"name": "x", "schema": 1}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"description": "x" * 120_000}}},
         {"type": "json_object", "json_schema": {"name": "x", "schema": {}}},
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_a_wrong_response_format(wrong: Any) -> None:
     body = json.dumps(REQUIRED[ChatRequest] | {"response_format": wrong}).encode()
