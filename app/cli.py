@@ -11,9 +11,12 @@ import click
 
 from app import capabilities
 from app.check import Checked, check_file
+from app.doctor import doctor
 from deployments import environment_build, environments, models
+from deployments.config import PoolConfig
 from deployments.environments import InstallError, UnknownEngineError
 from deployments.models import ModelNotFoundError
+from deployments.tensorrt_build import BuildError
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
 config_argument = click.argument("config", type=click.Path(path_type=Path))
@@ -28,7 +31,11 @@ def main() -> None:
     enginehouse serve serve_config.yaml     serve what a config says, installing what is missing
     enginehouse check serve_config.yaml     is a config right? starts nothing
     enginehouse capabilities                what each model of a config can
+    enginehouse doctor                      does each engine work on this machine?
     """
+
+
+main.add_command(doctor)
 
 
 @main.command()
@@ -164,6 +171,43 @@ def engines_install(names: tuple[str, ...], json_: bool) -> None:
         _print_json({"engines": built})
 
 
+@main.command("build-engine")
+@click.argument("names", metavar="[POOL]...", nargs=-1)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default="serve_config.yaml",
+    envvar="ENGINEHOUSE_CONFIG",
+    show_default=True,
+    help="The config whose pools are meant.",
+)
+@as_json
+def build_engine(names: tuple[str, ...], config: Path, json_: bool) -> None:
+    """Compile the TensorRT-LLM engines of a config's pools, on the GPU that will serve, before a pool does.
+
+    Takes minutes to hours, once; a pool that starts meanwhile waits for it.
+    """
+    checked = check_file(config)
+    if checked.problems:
+        _print_problems(config, checked)
+        sys.exit(1)
+    if unknown := set(names) - checked.pools.keys():
+        _fail(ValueError(f"{config} has no pool '{min(unknown)}'; it has {', '.join(checked.pools)}"))
+    built = {}
+    try:
+        for name, pool in checked.pools.items():
+            if (not names or name in names) and (folder := compiled_engine(pool, _progress)):
+                built[name] = str(folder)
+                if not json_:
+                    click.echo(f"{name}: {folder}")
+    except BuildError as error:
+        _fail(error)
+    if json_:
+        _print_json({"engines": built})
+    elif not built:
+        click.echo("None of these pools compiles an engine: that takes 'engine: tensorrt_llm' in 'mode: tensorrt'.")
+
+
 @main.group("models")
 def models_group() -> None:
     """The models on this machine."""
@@ -185,6 +229,16 @@ def models_prepare(names: tuple[str, ...], revision: str | None, json_: bool) ->
             click.echo(f"{name}: {paths[name]}")
     if json_:
         _print_json({"models": paths})
+
+
+def compiled_engine(pool: PoolConfig, report: environments.Report) -> Path | None:
+    """The folder of the engine that the pool compiles, compiled now if need be; None: it compiles none."""
+    from deployments.tensorrt_llm import TensorrtLLMArgs, compiled
+
+    args = pool.typed_engine_args()
+    if not isinstance(args, TensorrtLLMArgs) or args.mode != "tensorrt":
+        return None
+    return compiled(pool.pool_model, args, report)
 
 
 def _progress(line: str) -> None:

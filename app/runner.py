@@ -1,6 +1,5 @@
 """`enginehouse serve`: prepares what a config needs, runs `serve run`, and shows how far it is."""
 
-import ctypes
 import json
 import os
 import signal
@@ -21,13 +20,12 @@ import yaml
 
 from app.check import Checked
 from deployments import environment_build, environments, models, quantization, registry
+from deployments.child import signalled_with_parent
 from deployments.quantization import QuantizationError
 from deployments.settings import cache_dir
 
 Report = Callable[[str], None]
 
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
 
 POLL_S = 0.5
 STOP_S = 90.0  # for requests in flight to end and replicas to stop, before what is left is killed
@@ -106,7 +104,8 @@ def prepare(checked: Checked, report: Report) -> None:
         RunError: an engine can't run its model here.
     """
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
-        environment_build.install(engine, report)
+        if not environments.is_here(engine):
+            environment_build.install(engine, report)
     for name, pool in checked.pools.items():
         if registry.ENGINES[pool.engine].has_files:
             folder = models.resolve(pool.model, pool.revision, report)
@@ -166,8 +165,7 @@ def _before_exec() -> None:
     """In the child: have SIGINT work, and come when this process dies without having been able to send it."""
     # A shell's background job ignores SIGINT, and Python would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+    signalled_with_parent(signal.SIGINT)
 
 
 def _end(child: "subprocess.Popen[bytes]", stop: list[int]) -> None:

@@ -1,17 +1,14 @@
 """Builds an engine's environment: a virtual environment, its lock through pip, and a marker at the very end."""
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import venv
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from deployments.child import running
 from deployments.environments import Environment, InstallError, Report, Variant, environment, pin_lines, source_root
 from deployments.exclusive import exclusively
 
@@ -20,7 +17,6 @@ NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 15}  # GB of disk, unpacked, 
 # pip names a file when it starts on it; what it names while it looks for one (`.whl.metadata`) doesn't count.
 _FETCHES = re.compile(r"\s*(?:Processing|Downloading|Using cached) (?:.*/)?([\w.]+)-\S+\.(?:whl|tar\.gz|zip)(?: |$)")
 _NO_CPU_BUILD = re.compile(r"No matching distribution found for (\S+\+cpu)")
-_PATIENCE_S = 10.0  # for pip to remove its temporary files after an interrupt
 
 
 def install(engine: str, report: Report) -> Environment:
@@ -94,7 +90,7 @@ def _install_lock(target: Environment, report: Report) -> None:
     log = Path(f"{target.folder}.log")
     tail = deque[str](maxlen=50)
     fetched = 0
-    with log.open("w") as copy, _running(command) as pip:
+    with log.open("w") as copy, running(command) as pip:
         for line in pip.stdout or ():
             print(line, end="", file=copy, flush=True)
             tail.append(line.strip())
@@ -105,32 +101,6 @@ def _install_lock(target: Environment, report: Report) -> None:
                 report(f"unpacking {total} packages; the log is {log}")
     if pip.returncode != 0:
         raise InstallError(_pip_failure(target, list(tail), log))
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own, which does not outlive the block."""
-    pipe, out = subprocess.PIPE, subprocess.STDOUT
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=out, text=True, errors="replace", start_new_session=True
-    ) as process:
-        try:
-            yield process
-        except BaseException:
-            _stop(process)
-            raise
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    # An interrupt lets pip remove its temporary files, which can be gigabytes.
-    for number, patience in ((signal.SIGINT, _PATIENCE_S), (signal.SIGKILL, None)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def _pip_failure(target: Environment, tail: list[str], log: Path) -> str:

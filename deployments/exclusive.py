@@ -8,14 +8,19 @@ from filelock import FileLock, Timeout
 
 
 @contextmanager
-def exclusively(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path`, which the system frees when its holder dies. `waiting` is called if it isn't free."""
+def exclusively(path: Path, waiting: Callable[[], None], every_s: float | None = None) -> Iterator[None]:
+    """Hold the lock file `path`, which the system frees when its holder dies.
+
+    `waiting` is called if it isn't free, and then each `every_s`, until it is.
+    """
     lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        waiting()
-        lock.acquire()
+    patience_s = 0.0
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=patience_s)
+        except Timeout:
+            waiting()
+            patience_s = -1 if every_s is None else every_s
     try:
         yield
     finally:

@@ -69,6 +69,33 @@ def pooling(folder: Path) -> str | None:
     return next((key.removeprefix(prefix) for key, on in config.items() if key.startswith(prefix) and on is True), None)
 
 
+def compiled_length(engine: Path) -> int | None:
+    """The tokens of prompt and answer that a compiled TensorRT-LLM engine was built for; None: it doesn't say.
+
+    Raises:
+        OSError, ValueError: it has no readable config.json.
+    """
+    found = (_config(engine).get("build_config") or {}).get("max_seq_len")
+    return found if isinstance(found, int) else None
+
+
+def eos_token_ids(folder: Path, tokenizer_s: int | None) -> frozenset[int]:
+    """All tokens that end an answer: a model's generation_config.json often lists more than its tokenizer has."""
+    try:
+        stated = json.loads((folder / "generation_config.json").read_text("utf-8")).get("eos_token_id")
+    except (OSError, ValueError):
+        stated = None
+    return token_ids(stated, tokenizer_s)
+
+
+def token_ids(*sources: int | list[int] | None) -> frozenset[int]:
+    """Tokens that are given as one, as several, or not at all."""
+    ids: set[int] = set()
+    for source in sources:
+        ids.update([source] if isinstance(source, int) else source or [])
+    return frozenset(ids)
+
+
 def _config(folder: Path) -> dict[str, Any]:
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if not isinstance(config, dict):

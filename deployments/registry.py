@@ -28,6 +28,9 @@ ENGINES: Mapping[str, EngineSpec] = {
     ),
     "sglang": EngineSpec("deployments.sglang:SglangEngine", "deployments.sglang:SglangArgs"),
     "openai": EngineSpec("deployments.openai:OpenAIEngine", "deployments.openai:OpenAIArgs", has_files=False),
+    "tensorrt_llm": EngineSpec(
+        "deployments.tensorrt_llm:TensorrtLLMEngine", "deployments.tensorrt_llm:TensorrtLLMArgs"
+    ),
     "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
 }
 

@@ -95,7 +95,7 @@ class TransformersEngine(Engine):
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, self._args.dtype), attn_implementation="sdpa"
         ).to(device)
-        self.eos_token_ids = _eos_token_ids(model.generation_config.eos_token_id, self._tokenizer.eos_token_id)
+        self.eos_token_ids = model_facts.token_ids(model.generation_config.eos_token_id, self._tokenizer.eos_token_id)
         self.context_length = self._context_length(model.config)
         self._manager = self._start_batching(model)
 
@@ -239,11 +239,3 @@ class TransformersEngine(Engine):
         manager, self._manager = self._manager, None
         if manager is not None:
             await asyncio.to_thread(manager.stop, block=True, timeout=10, hard_stop=True)
-
-
-def _eos_token_ids(*sources: int | list[int] | None) -> frozenset[int]:
-    """All tokens that end an answer: a model's generation config often lists more than its tokenizer."""
-    ids: set[int] = set()
-    for source in sources:
-        ids.update([source] if isinstance(source, int) else source or [])
-    return frozenset(ids)

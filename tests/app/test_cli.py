@@ -85,6 +85,8 @@ def test_the_commands_there_are() -> None:
         "check",
         "capabilities",
         "serve",
+        "doctor",
+        "build-engine",
         "engines list",
         "engines install",
         "models prepare",

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deployments import environment_build, environments
+from deployments import child, environment_build, environments
 from deployments.environment_build import build, install
 from deployments.environments import (
     ENGINES,
@@ -34,7 +34,7 @@ from deployments.environments import (
 
 REPOSITORY = Path(__file__).parents[2]
 NOT_INSTALLED = (
-    "engine-python: the vllm environment is not installed on this node; run 'enginehouse engines install vllm' here\n"
+    "engine-python: on this node, the vllm environment is not installed; run 'enginehouse engines install vllm' here\n"
 )
 
 
@@ -212,12 +212,12 @@ def test_an_interrupted_build_leaves_no_folder(target: Environment) -> None:
 
 @pytest.mark.parametrize("handler", ["SIG_DFL", "SIG_IGN"])
 def test_an_interrupt_ends_the_process_and_its_children(handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_build, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(child, "PATIENCE_S", 0.5)
     code = (
         f"import os, signal, time; signal.signal(signal.SIGINT, signal.{handler}); child = os.fork(); "
         "child and print(child, flush=True); time.sleep(60)"
     )
-    with pytest.raises(KeyboardInterrupt), environment_build._running([sys.executable, "-c", code]) as process:
+    with pytest.raises(KeyboardInterrupt), child.running([sys.executable, "-c", code]) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline())
         pipe = os.dup(process.stdout.fileno())

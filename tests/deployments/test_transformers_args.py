@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.engine import PoolModel
-from deployments.transformers import TransformersArgs, TransformersEngine, _eos_token_ids
+from deployments.model_facts import token_ids
+from deployments.transformers import TransformersArgs, TransformersEngine
 
 
 def context_length(trained: int | None, **args: Any) -> int:
@@ -102,7 +103,7 @@ def test_any_cache_holds_a_block() -> None:
     ],
 )
 def test_every_source_s_end_of_sequence_counts(sources: list[int | list[int] | None], ids: set[int]) -> None:
-    assert _eos_token_ids(*sources) == ids
+    assert token_ids(*sources) == ids
 
 
 async def test_a_client_that_leaves_as_a_token_comes_stops_its_answer() -> None:
