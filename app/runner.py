@@ -104,7 +104,8 @@ def prepare(checked: Checked, report: Report) -> None:
         RunError: an engine can't run its model here.
     """
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
-        if not environments.is_here(engine):
+        # Without a variant there is nothing to install: its package is in the image of the nodes that it runs on.
+        if environments.ENGINES[engine] and not environments.is_here(engine):
             environment_build.install(engine, report)
     for name, pool in checked.pools.items():
         if registry.ENGINES[pool.engine].has_files:

@@ -48,7 +48,7 @@ def run_here(engines: tuple[str, ...], checks: Mapping[str, Check]) -> table.Res
         config = server_config.write(served, port, Path(folder))
         print(f"starting a server with {', '.join(served)}", file=sys.stderr, flush=True)
         _end_on_signals()
-        with serving(config, port) as server, joined(server):
+        with serving(config, port, environ=server_config.environ()) as server, joined(server):
             _end_on_signals()  # again: Ray has set its own, which end the process at once
             return asyncio.run(running.run_engines(server, engines, checks, tell))
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tests.conformance.server_config import NO_MODEL
 from tests.conformance.subject import Document, Subject
 from tests.conformance.suite import NotApplicableError
 
@@ -21,7 +22,7 @@ def needs_a_model(subject: Subject, why: str) -> None:
         NotApplicableError: the engine runs no model.
     """
     computes = subject.witness.pools[-1] if subject.witness else subject.engine
-    if "simulated" in (subject.engine, computes):
+    if NO_MODEL & {subject.engine, computes}:
         raise NotApplicableError(f"no model runs there: {why}")
 
 

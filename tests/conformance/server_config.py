@@ -1,5 +1,6 @@
 """Which engines can run on this machine, and the configuration of one server that has a pool of each."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import yaml
 
 from deployments import environments, registry
 
-BASE = Path(__file__).parents[2] / "cluster" / "cpu-engines.yaml"
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "cluster" / "cpu-engines.yaml"
 BEHIND = "transformers"  # the pool of the same server that the openai engine is put in front of
 # What that pool has, Transformers' or the simulated one: nobody can ask it.
 _REMOTE = {
@@ -17,14 +19,18 @@ _REMOTE = {
     "json_schema": False,
     "context_length": 8192,
 }
+# Engines whose package or server can't be had without a GPU: their adapters run over a stand-in of it.
+STAND_INS = ("tensorrt_llm",)
+NO_MODEL = frozenset({"simulated", *STAND_INS})  # where no model computes
 # Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
 _SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
 
 
 def engines_here() -> list[str]:
     """The engines that are installed, those that compute first."""
-    installed = [name for name in environments.ENGINES if environments.environment(name).installed]
-    return [name for name in ("transformers", *installed, "openai", "simulated") if name in registry.ENGINES]
+    installed = [name for name in environments.ENGINES if environments.is_installed(name)]
+    engines = ("transformers", *installed, "openai", "simulated", *STAND_INS)
+    return [name for name in dict.fromkeys(engines) if name in registry.ENGINES]
 
 
 def model_of(engine: str) -> str:
@@ -37,9 +43,15 @@ def document(engines: Collection[str], port: int, behind: str = BEHIND) -> dict[
     config: dict[str, Any] = yaml.safe_load(BASE.read_text())
     config["http_options"]["port"] = port
     ingress, *pools = config["applications"]
-    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated()]}
+    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm()]}
     ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
     return {**config, "applications": [ingress, *(found[name] for name in engines)]}
+
+
+def environ() -> dict[str, str]:
+    """What a server needs so that its replicas find the stand-ins for packages."""
+    paths = [str(ROOT / "tests" / "fakes" / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def write(engines: Collection[str], port: int, folder: Path, behind: str = BEHIND) -> Path:
@@ -56,6 +68,10 @@ def _openai(port: int, behind: str) -> dict[str, Any]:
 
 def _simulated() -> dict[str, Any]:
     return _pool("simulated", model_of("simulated"), _SIMULATED)
+
+
+def _tensorrt_llm() -> dict[str, Any]:
+    return _pool("tensorrt_llm", "smollm2-135m-instruct", {"max_seq_len": 8192}, served_name=model_of("tensorrt_llm"))
 
 
 def _pool(engine: str, model: str, engine_args: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -281,7 +281,7 @@ def test_engines_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyP
         installed = False
 
     monkeypatch.setattr("deployments.environments.environment", lambda _: Absent)
-    assert server_config.engines_here() == ["transformers", "openai", "simulated"]
+    assert server_config.engines_here() == ["transformers", "openai", "simulated", *server_config.STAND_INS]
 
 
 async def test_a_server_that_says_nothing_is_taken_to_have_all() -> None:

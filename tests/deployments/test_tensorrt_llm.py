@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -35,12 +35,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PoolModel:
 
 
 @pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package, for this test: no real one is imported before or after."""
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package, for this test only."""
     monkeypatch.syspath_prepend(SITE)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(tensorrt_llm_api, "INTERVAL_S", 0.001)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
 
 
 @asynccontextmanager

@@ -25,7 +25,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(config: Path) -> Iterator[Server]:
-    with serving(config, yaml.safe_load(config.read_text())["http_options"]["port"]) as running:
+    with serving(
+        config, yaml.safe_load(config.read_text())["http_options"]["port"], environ=server_config.environ()
+    ) as running:
         yield running
 
 

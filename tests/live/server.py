@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,16 +104,28 @@ class Server:
 
 
 @contextmanager
-def serving(config: Path, port: int | None = None, command: list[str] | None = None) -> Iterator[Server]:
+def serving(
+    config: Path,
+    port: int | None = None,
+    command: list[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """Serve `config` until the block ends, by `command` where it isn't to be `enginehouse serve`."""
     # Short, for Unix sockets have to fit into 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
     port = port or free_port()
     output = folder / "output.txt"
     command = command or [str(Path(sys.executable).parent / "enginehouse"), "serve", str(config), "--port", str(port)]
-    environ = {**os.environ, "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    ray = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     with output.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, text=True, env=environ, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=file,
+            text=True,
+            env={**os.environ, **ray, **(environ or {})},
+            start_new_session=True,
+        )
     server = Server(process, port, folder, output)
     try:
         server.wait_until_ready()
