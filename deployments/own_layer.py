@@ -3,6 +3,7 @@
 For engines that bring such a layer, vLLM and SGLang. Engines without one use `openai_layer`.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, get_args
@@ -68,6 +69,22 @@ class PassedArgs(BaseModel):
         if taken := self.pool_keys & (self.model_extra or {}).keys():
             raise ValueError(f"'{min(taken)}' is set by the pool's own keys model, revision and served_name")
         return self
+
+    @model_validator(mode="after")
+    def _misspells_none_of_ours(self) -> Self:
+        """The engine's own keys aren't known here; what is one letter off one of ours is none of them."""
+        for key in self.model_extra or {}:
+            for ours in type(self).model_fields:
+                if one_letter_off(key, ours):
+                    raise ValueError(f"Unknown key '{key}'; did you mean '{ours}'?")
+        return self
+
+
+def one_letter_off(one: str, other: str) -> bool:
+    """Whether a letter was changed, added or left out."""
+    at = len(os.path.commonprefix([one, other]))
+    rests = (one[at + 1 :], other[at + 1 :]), (one[at + 1 :], other[at:]), (one[at:], other[at + 1 :])
+    return one != other and any(ours == theirs for ours, theirs in rests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ IDLE_S = 0.2  # an engine that has had no iteration for so long, and has no requ
 class TensorrtLLMArgs(PassedArgs):
     """`engine_args` of a TensorRT-LLM pool: `LLM`'s own keywords, and what to compile."""
 
-    pool_keys = frozenset({"tokenizer", "revision", "tokenizer_revision", "skip_tokenizer_init", "backend"})
+    pool_keys = frozenset({"model", "tokenizer", "revision", "tokenizer_revision", "skip_tokenizer_init", "backend"})
 
     mode: Literal["pytorch", "tensorrt"] = Field(
         "pytorch", description="`tensorrt` compiles an engine first, which takes minutes to hours, once."

@@ -522,4 +522,4 @@ def engines_own(document: Any, place: Place) -> bool:
     if "engine_args" not in place or place[-1] == "engine_args":
         return False
     engine: str = holder(document, place[:4])["engine"]
-    return engine in ("vllm", "sglang")
+    return engine in ("vllm", "sglang", "tensorrt_llm") and place[4] not in registry.args_type(engine).model_fields

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
 from deployments.engine import Endpoint, EngineRequest, EngineResponse
 from deployments.errors import ApiError
 from deployments.model_facts import ModelFacts
 from deployments.own_answers import api_error, events, respond
-from deployments.own_layer import Handler, OwnLayer, capabilities, field_names
+from deployments.own_layer import Handler, OwnLayer, PassedArgs, capabilities, field_names
 
 DONE = "data: [DONE]\n\n"
 
@@ -461,3 +461,19 @@ def test_capabilities() -> None:
     embeds = capabilities(ModelFacts(generates=False), (), None, auto_tools=True, lora=False)
     assert embeds.endpoints == ("embeddings", "score", "rerank", "tokenize", "detokenize")
     assert not (embeds.tools or embeds.json_schema or embeds.logprobs or embeds.n)
+
+
+class Passing(PassedArgs):
+    pool_keys = frozenset({"model"})
+    threads: int | None = None
+
+
+@pytest.mark.parametrize("key", ["thread", "threads_", "thrxads", "xthreads"])
+def test_a_key_of_ours_that_is_misspelt(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"Unknown key '{key}'; did you mean 'threads'"):
+        Passing.model_validate({key: 1})
+
+
+@pytest.mark.parametrize("key", ["heads", "threads_xy", "max_threads", "t", "dtype"])
+def test_other_keys_are_the_engine_s(key: str) -> None:
+    assert Passing.model_validate({key: 1, "threads": 2}).model_extra == {key: 1}
