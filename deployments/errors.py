@@ -138,7 +138,7 @@ def client_location(location: Iterable[str | int]) -> list[str | int]:
 def sentence(message: str) -> str:
     """A pydantic message as the end of a sentence of ours."""
     text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return text if text.endswith(".") else text + "."
+    return text if text.endswith((".", "?")) else text + "."
 
 
 def _is_field(part: str) -> bool:
