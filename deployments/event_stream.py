@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from deployments.engine import Endpoint
 from deployments.errors import ApiError
@@ -22,6 +22,13 @@ _TYPED_END = re.compile(
 )
 # An error instead of a chunk. Inside a chunk's text there is a backslash before each quote.
 _ERROR = re.compile(rb'^data: ?(\{\s*"error"\s*:.*)$', re.MULTILINE)
+
+
+def data_of(block: bytes) -> Iterator[bytes]:
+    """What the lines of data in some whole lines hold; comments, and names of events, aren't data."""
+    for line in block.splitlines():
+        if line.startswith(b"data:"):
+            yield line.removeprefix(b"data:").strip()
 
 
 @dataclass(slots=True)
@@ -55,20 +62,14 @@ class Lines:
         return rest
 
 
-class Relay(AsyncIterator[bytes]):
-    """The stream of a reply. Closing it closes the reply, started or not."""
+class ReplyStream(AsyncIterator[bytes]):
+    """What is made of a reply's stream. Closing it closes the reply, started or not."""
 
-    def __init__(self, reply: Reply, endpoint: Endpoint, rename: Callable[[bytes], bytes], line_limit: int) -> None:
+    def __init__(self, reply: Reply, blocks: AsyncGenerator[bytes]) -> None:
         self._reply = reply
-        self._end = _TYPED_END if endpoint in ("responses", "messages") else _DONE
-        self._rename = rename
-        self._lines = Lines(line_limit)
-        self._ended = False  # the end mark has come, or an error in its place
-        self._failed = False  # an error has come
-        self._sent = False
-        self._blocks = self._run()
+        self._blocks = blocks
 
-    def __aiter__(self) -> "Relay":
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
@@ -79,6 +80,19 @@ class Relay(AsyncIterator[bytes]):
             await self._blocks.aclose()
         finally:
             await self._reply.aclose()
+
+
+class Relay(ReplyStream):
+    """The stream of a reply, its bytes as they are."""
+
+    def __init__(self, reply: Reply, endpoint: Endpoint, rename: Callable[[bytes], bytes], line_limit: int) -> None:
+        super().__init__(reply, self._run())
+        self._end = _TYPED_END if endpoint in ("responses", "messages") else _DONE
+        self._rename = rename
+        self._lines = Lines(line_limit)
+        self._ended = False  # the end mark has come, or an error in its place
+        self._failed = False  # an error has come
+        self._sent = False
 
     async def _run(self) -> AsyncGenerator[bytes]:
         """The lines, as they come.

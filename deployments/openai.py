@@ -24,15 +24,15 @@ from deployments.engine import (
 from deployments.errors import ApiError
 from deployments.event_stream import MEDIA_TYPE, Relay
 from deployments.model_name import answer_renamer, asks_to_stream, replace_model
-from deployments.upstream import Upstream
+from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
 from deployments.upstream_errors import error_answer
 from deployments.upstream_server import Reply, Server, bad_gateway
+from deployments.upstream_stats import UpstreamStats
 
 logger = logging.getLogger("ray.serve")
 
 AT_ROOT = frozenset({"tokenize", "detokenize"})  # endpoints that servers have beside `/v1`, not under it
-DOCUMENT_LIMIT = 2**24  # bytes of a list of models, or of metrics
 
 
 class OpenAIArgs(UpstreamArgs):
@@ -78,7 +78,7 @@ class OpenAIEngine(Engine):
         self._upstream = Upstream(args)
         self._rename = answer_renamer(model.source, model.served_name)
         self._context_length = args.context_length
-        self._without_metrics: set[Server] = set()
+        self._stats = UpstreamStats(self._upstream, args.metrics)
 
     async def start(self) -> None:
         await self._upstream.start()
@@ -132,27 +132,7 @@ class OpenAIEngine(Engine):
             raise EngineDeadError(f"the remote servers are no longer watched: {error!r}") from error
 
     async def stats(self) -> EngineStats:
-        own = EngineStats(running=self._upstream.in_flight, waiting=0)
-        if self._args.metrics is None:
-            return own
-        up = [server for server in self._upstream.servers if server.state == "up"]
-        read = await asyncio.gather(*(self._read_stats(server, self._args.metrics) for server in up))
-        known = [stats for stats in read if stats is not None]
-        return metric_names.combine(known) if known else own
-
-    async def _read_stats(self, server: Server, engine: str) -> EngineStats | None:
-        """A server's own count; None, and a word in the log once, where it can't be had."""
-        try:
-            path = metric_names.ENGINES[engine].path
-            text = (await self._upstream.get(server.root + path, DOCUMENT_LIMIT)).decode("utf-8", "replace")
-            stats = metric_names.read_stats(text, engine)
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
-            if server not in self._without_metrics:
-                self._without_metrics.add(server)
-                logger.warning("remote server %s gives no metrics: %s", server.url, error)
-            return None
-        self._without_metrics.discard(server)
-        return stats
+        return await self._stats.read()
 
     def capabilities(self) -> Capabilities:
         args = self._args

@@ -31,6 +31,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "tensorrt_llm": EngineSpec(
         "deployments.tensorrt_llm:TensorrtLLMEngine", "deployments.tensorrt_llm:TensorrtLLMArgs"
     ),
+    "tgi": EngineSpec("deployments.tgi:TgiEngine", "deployments.tgi:TgiArgs", has_files=False),
     "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
 }
 

@@ -17,14 +17,17 @@ RETRY_AFTER_S = 5  # what a client is told to wait where no server can be reache
 # Shorter than what servers keep idle connections open (Uvicorn's 5 s), so that none is used while it is closed.
 KEEP_ALIVE_S = 2.0
 BUSY = frozenset({429, 503})
+DOCUMENT_LIMIT = 2**24  # bytes of a list of models, of metrics, or of what a server says of itself
 NO_SUCH_PATH = frozenset({404, 405})
 
 
 class Upstream:
     """The servers of one pool, watched while it runs."""
 
-    def __init__(self, args: UpstreamArgs) -> None:
+    def __init__(self, args: UpstreamArgs, *, red_when_busy: bool = False) -> None:
+        """`red_when_busy`: the servers' health checks fail under load, too."""
         self._args = args
+        self._red_when_busy = red_when_busy
         self.servers = [Server(url) for url in args.urls]
         self._turns = itertools.count(1)
         self._client: httpx.AsyncClient | None = None
@@ -156,7 +159,8 @@ class Upstream:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             self._failed(server, explain(error))
         else:
-            if 200 <= status < 300:
+            busy = spoke or server.spoke or server.in_flight
+            if 200 <= status < 300 or (self._red_when_busy and status == 503 and busy):
                 self._succeeded(server)
             else:
                 wrong = "the API key is refused, " if status in (401, 403) else ""

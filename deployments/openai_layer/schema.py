@@ -68,6 +68,7 @@ def _is_token_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_token(item) for item in value)
 
 
+Content = Annotated[str | None, BeforeValidator(_content)]
 Unsupported = Annotated[Any, Field(default=None, description="Refused unless null or without effect.")]
 Penalty = Annotated[float | None, Field(default=None, ge=-2, le=2, description="Refused by engines that have none.")]
 
@@ -196,8 +197,12 @@ TEXT = ResponseFormat(type="text")
 
 class Message(Document):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str | None, BeforeValidator(_content)] = None
+    content: Content = None
     name: str | None = None
+
+    @property
+    def says_something(self) -> bool:
+        return self.content is not None
 
 
 class ChatRequest(GenerationRequest):
@@ -259,7 +264,7 @@ class ChatRequest(GenerationRequest):
             message = "'top_logprobs' is only allowed when 'logprobs' is true."
             raise ApiError(400, message, param="top_logprobs", code="invalid_value")
         for index, message_ in enumerate(request.messages):
-            if message_.content is None:
+            if not message_.says_something:
                 param = f"messages[{index}].content"
                 raise ApiError(400, f"Missing required parameter: '{param}'.", param=param, code="missing_parameter")
         return request

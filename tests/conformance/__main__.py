@@ -14,6 +14,7 @@ from tests.conformance import running, server_config, table
 from tests.conformance.checks import CHECKS
 from tests.conformance.suite import Check, Result
 from tests.conformance.witness import joined
+from tests.fakes.running import servers_of
 from tests.live.server import serving
 from tests.waiting import free_port
 
@@ -48,7 +49,7 @@ def run_here(engines: tuple[str, ...], checks: Mapping[str, Check]) -> table.Res
         config = server_config.write(served, port, Path(folder))
         print(f"starting a server with {', '.join(served)}", file=sys.stderr, flush=True)
         _end_on_signals()
-        with serving(config, port, environ=server_config.environ()) as server, joined(server):
+        with servers_of(config), serving(config, port, environ=server_config.environ()) as server, joined(server):
             _end_on_signals()  # again: Ray has set its own, which end the process at once
             return asyncio.run(running.run_engines(server, engines, checks, tell))
 

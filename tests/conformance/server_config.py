@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from deployments import environments, registry
+from tests.waiting import free_port
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "cluster" / "cpu-engines.yaml"
@@ -20,7 +21,7 @@ _REMOTE = {
     "context_length": 8192,
 }
 # Engines whose package or server can't be had without a GPU: their adapters run over a stand-in of it.
-STAND_INS = ("tensorrt_llm",)
+STAND_INS = ("tensorrt_llm", "tgi")
 NO_MODEL = frozenset({"simulated", *STAND_INS})  # where no model computes
 # Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
 _SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
@@ -43,7 +44,7 @@ def document(engines: Collection[str], port: int, behind: str = BEHIND) -> dict[
     config: dict[str, Any] = yaml.safe_load(BASE.read_text())
     config["http_options"]["port"] = port
     ingress, *pools = config["applications"]
-    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm()]}
+    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm(), _tgi()]}
     ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
     return {**config, "applications": [ingress, *(found[name] for name in engines)]}
 
@@ -72,6 +73,11 @@ def _simulated() -> dict[str, Any]:
 
 def _tensorrt_llm() -> dict[str, Any]:
     return _pool("tensorrt_llm", "smollm2-135m-instruct", {"max_seq_len": 8192}, served_name=model_of("tensorrt_llm"))
+
+
+def _tgi() -> dict[str, Any]:
+    args = {"urls": [f"http://127.0.0.1:{free_port()}"]}
+    return _pool("tgi", "org/model", args, served_name=model_of("tgi"))
 
 
 def _pool(engine: str, model: str, engine_args: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import yaml
 
 from tests.conformance import server_config
 from tests.conformance.witness import joined
+from tests.fakes.running import servers_of
 from tests.live.server import Server, serving
 from tests.waiting import free_port
 
@@ -25,9 +26,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(config: Path) -> Iterator[Server]:
-    with serving(
-        config, yaml.safe_load(config.read_text())["http_options"]["port"], environ=server_config.environ()
-    ) as running:
+    with (
+        servers_of(config),
+        serving(
+            config, yaml.safe_load(config.read_text())["http_options"]["port"], environ=server_config.environ()
+        ) as running,
+    ):
         yield running
 
 

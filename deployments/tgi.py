@@ -1,0 +1,191 @@
+"""Text Generation Inference as an engine: its servers run elsewhere, and what is odd of their answers is put right.
+
+Written to the contract of TGI 3.3 (its published API, and answers that its servers gave); it has run against a
+stand-in that keeps it.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+from pydantic import Field
+
+from deployments import tgi_answers, tgi_requests
+from deployments.engine import (
+    Capabilities,
+    Endpoint,
+    Engine,
+    EngineDeadError,
+    EngineRequest,
+    EngineResponse,
+    EngineStats,
+    PoolModel,
+)
+from deployments.errors import ApiError, error_event
+from deployments.event_stream import BROKEN, MEDIA_TYPE, Lines, ReplyStream, data_of
+from deployments.openai_layer.documents import DONE, event
+from deployments.own_answers import PROMPT_FIELDS
+from deployments.tgi_requests import Limits
+from deployments.upstream import DOCUMENT_LIMIT, Upstream
+from deployments.upstream_args import UpstreamArgs
+from deployments.upstream_errors import error_answer, excerpt
+from deployments.upstream_server import Reply, Server, bad_gateway
+from deployments.upstream_stats import UpstreamStats
+
+logger = logging.getLogger("ray.serve")
+
+REQUESTS = {"chat/completions": tgi_requests.chat, "completions": tgi_requests.completion}
+
+
+class TgiArgs(UpstreamArgs):
+    """`engine_args` of a pool of TGI servers. The pool's `model` is for people: a server has one model."""
+
+    urls: tuple[str, ...] = Field(
+        min_length=1,
+        description="Where the servers are, `http://` or `https://` (`http://10.0.0.5:8080`). Each request goes to the "
+        "healthy one with the fewest of this pool's.",
+    )
+
+
+class TgiEngine(Engine):
+    """TGI servers that run elsewhere. While they are down, requests get a 503; this replica stays."""
+
+    name = "tgi"
+
+    def __init__(self, model: PoolModel, args: TgiArgs) -> None:
+        self._model = model
+        self._args = args
+        # A full queue turns a server's health red (TGI issue 3241).
+        self._upstream = Upstream(args, red_when_busy=True)
+        self._stats = UpstreamStats(self._upstream, "tgi")
+        self._limits = Limits()
+
+    async def start(self) -> None:
+        await self._upstream.start()
+        up = [server for server in self._upstream.servers if server.state == "up"]
+        told = [limits for limits in await asyncio.gather(*map(self._told_limits, up)) if limits is not None]
+        self._limits = tgi_requests.least(told)
+
+    async def _told_limits(self, server: Server) -> Limits | None:
+        try:
+            return tgi_requests.limits_of(json.loads(await self._upstream.get(f"{server.root}/info", DOCUMENT_LIMIT)))
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+            logger.warning("TGI server %s doesn't tell its limits: %s", server.url, type(error).__name__)
+            return None
+
+    async def handle(self, request: EngineRequest) -> EngineResponse:
+        body = REQUESTS[request.endpoint](request.body, self.name, self._limits)
+        data = json.dumps(body, ensure_ascii=False).encode()
+        reply = await self._upstream.send(f"/v1/{request.endpoint}", data, request.request_id, at_root=True)
+        chat = request.endpoint == "chat/completions"
+        renamer = tgi_answers.Renamer(request.request_id, self._model.served_name, chat=chat)
+        if body.get("stream") and reply.status == 200 and reply.media_type == MEDIA_TYPE:
+            events = ReplyStream(reply, self._events(reply, renamer, request.endpoint, "stream_options" in body))
+            return EngineResponse(events, media_type=MEDIA_TYPE)
+        async with aclosing(reply):
+            document = await self._document(reply, request.endpoint)
+        return EngineResponse(json.dumps(renamer.whole(document), ensure_ascii=False).encode())
+
+    async def _document(self, reply: Reply, endpoint: Endpoint) -> dict[str, Any]:
+        """A whole answer.
+
+        Raises:
+            ApiError: it is none.
+        """
+        body = await reply.read(self._args.max_answer_bytes)
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = None
+        if reply.status != 200:
+            if isinstance(document, dict) and isinstance(document.get("error"), str):
+                raise _error(document, endpoint, reply.status)
+            # A bare 401, or plain text where a body was no JSON.
+            error_answer(reply.status, reply.headers, body, endpoint, self._upstream.api_key)
+        if not isinstance(document, dict) or "choices" not in document:
+            raise bad_gateway(f"The TGI server answered with no completion: {excerpt(body)}")
+        return document
+
+    async def _events(
+        self, reply: Reply, renamer: tgi_answers.Renamer, endpoint: Endpoint, include_usage: bool
+    ) -> AsyncGenerator[bytes]:
+        """The events of a stream.
+
+        Raises:
+            ApiError: nothing has been sent yet.
+            ConnectionError: the stream broke after it began.
+        """
+        lines, sent = Lines(self._args.max_answer_bytes), False
+        async with aclosing(reply.chunks()) as chunks:
+            async for chunk in chunks:
+                for data in data_of(lines.feed(chunk)):
+                    if data == b"[DONE]":
+                        for part in renamer.rest(include_usage):
+                            yield event(part)
+                        yield DONE
+                        return
+                    document = _parsed(data)
+                    if "error" in document:  # under HTTP 200, whatever it is
+                        failure = _error(document, endpoint, 500)
+                        if not sent:
+                            raise failure
+                        # Without the [DONE] that TGI sends after it: a client would take it for a whole answer.
+                        yield error_event(failure.message, "engine_error")
+                        return
+                    for part in renamer.chunks(document):
+                        sent = True
+                        yield event(part)
+        if not sent:
+            raise bad_gateway(BROKEN)
+        raise ConnectionError(BROKEN)
+
+    async def health(self) -> None:
+        """Servers that are down are no reason to replace this replica: that wouldn't mend them."""
+        try:
+            self._upstream.raise_if_unwatched()
+        except Exception as error:
+            raise EngineDeadError(f"the TGI servers are no longer watched: {error!r}") from error
+
+    async def stats(self) -> EngineStats:
+        return await self._stats.read()
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            endpoints=("chat/completions", "completions"),
+            context_length=self._limits.max_total_tokens,
+            tools=("auto", "forced"),
+            json_schema=True,
+            logprobs=True,
+        )
+
+    async def stop(self) -> None:
+        await self._upstream.stop()
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise bad_gateway(f"The TGI server's stream has an event that is no JSON object: {excerpt(data)}")
+    return document
+
+
+def _error(document: Mapping[str, Any], endpoint: Endpoint, status: int) -> ApiError:
+    """An error in either of TGI's forms: its own, or in a chat's stream one like OpenAI's."""
+    told = document["error"]
+    if isinstance(told, dict):
+        code = told.get("http_status_code")
+        return tgi_answers.error(
+            code if isinstance(code, int) and code >= 400 else status,
+            str(told.get("message")),
+            None,
+            PROMPT_FIELDS[endpoint],
+        )
+    kind = document.get("error_type")
+    return tgi_answers.error(status, str(told), kind if isinstance(kind, str) else None, PROMPT_FIELDS[endpoint])
