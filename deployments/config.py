@@ -18,8 +18,8 @@ class PoolConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str = Field(
-        description="The program that runs the model: `transformers`, `vllm`, `sglang`, `tensorrt_llm`; `tgi` and "
-        "`openai` for servers that run elsewhere; or `simulated`, which runs none."
+        description="The program that runs the model: `transformers`, `vllm`, `sglang`, `tensorrt_llm`; `triton`, "
+        "`tgi` and `openai` for servers that run elsewhere; or `simulated`, which runs none."
     )
     model: str = Field(
         min_length=1,

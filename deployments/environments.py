@@ -27,7 +27,7 @@ ENGINES: dict[str, dict[Variant, str]] = {
     "tensorrt_llm": {},  # in an image that has it: it can't be resolved without NVIDIA's own package index
 }
 # Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
-BUILT_IN = {"transformers": "transformers", "simulated": "enginehouse", "openai": "enginehouse", "tgi": "enginehouse"}
+BUILT_IN = {"transformers": "transformers"} | dict.fromkeys(("simulated", "openai", "tgi", "triton"), "enginehouse")
 
 
 class UnknownEngineError(ValueError):

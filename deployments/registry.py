@@ -32,6 +32,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "deployments.tensorrt_llm:TensorrtLLMEngine", "deployments.tensorrt_llm:TensorrtLLMArgs"
     ),
     "tgi": EngineSpec("deployments.tgi:TgiEngine", "deployments.tgi:TgiArgs", has_files=False),
+    "triton": EngineSpec("deployments.triton:TritonEngine", "deployments.triton:TritonArgs"),
     "vllm": EngineSpec("deployments.vllm:VllmEngine", "deployments.vllm:VllmArgs"),
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+from collections.abc import Mapping
 
 import httpx
 
@@ -82,7 +83,15 @@ class Upstream:
             if watcher.done():
                 watcher.result()
 
-    async def send(self, path: str, body: bytes, request_id: str, *, at_root: bool = False) -> Reply:
+    async def send(
+        self,
+        path: str,
+        body: bytes,
+        request_id: str,
+        *,
+        at_root: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
         """POST a JSON document to one server after another, each once, until one takes it.
 
         A server that has begun to answer is never left for another, but for one that says it is busy.
@@ -95,8 +104,8 @@ class Upstream:
         while (server := choose(self.servers, tried)) is not None:
             tried.append(server)
             url = (server.root if at_root else server.url) + path
-            headers = {"content-type": "application/json", "x-request-id": request_id}
-            request = self.client.build_request("POST", url, content=body, headers=headers)
+            ours = {"content-type": "application/json", "x-request-id": request_id}
+            request = self.client.build_request("POST", url, content=body, headers={**ours, **(headers or {})})
             try:
                 reply = await self._post(server, request)
             except (httpx.ReadTimeout, httpx.WriteTimeout) as error:

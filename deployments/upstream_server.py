@@ -43,6 +43,11 @@ class Reply:
         self._closed = False
 
     @property
+    def server_root(self) -> str:
+        """Of the server that answers."""
+        return self._server.root
+
+    @property
     def status(self) -> int:
         return self._response.status_code
 

@@ -21,7 +21,7 @@ _REMOTE = {
     "context_length": 8192,
 }
 # Engines whose package or server can't be had without a GPU: their adapters run over a stand-in of it.
-STAND_INS = ("tensorrt_llm", "tgi")
+STAND_INS = ("tensorrt_llm", "triton", "tgi")
 NO_MODEL = frozenset({"simulated", *STAND_INS})  # where no model computes
 # Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
 _SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
@@ -44,7 +44,9 @@ def document(engines: Collection[str], port: int, behind: str = BEHIND) -> dict[
     config: dict[str, Any] = yaml.safe_load(BASE.read_text())
     config["http_options"]["port"] = port
     ingress, *pools = config["applications"]
-    found = {pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm(), _tgi()]}
+    found = {
+        pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm(), _triton(), _tgi()]
+    }
     ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
     return {**config, "applications": [ingress, *(found[name] for name in engines)]}
 
@@ -73,6 +75,11 @@ def _simulated() -> dict[str, Any]:
 
 def _tensorrt_llm() -> dict[str, Any]:
     return _pool("tensorrt_llm", "smollm2-135m-instruct", {"max_seq_len": 8192}, served_name=model_of("tensorrt_llm"))
+
+
+def _triton() -> dict[str, Any]:
+    args = {"urls": [f"http://127.0.0.1:{free_port()}"], "dialect": "ensemble", "context_length": 8192}
+    return _pool("triton", "smollm2-135m-instruct", {**args, "guided_decoding": True}, served_name=model_of("triton"))
 
 
 def _tgi() -> dict[str, Any]:

@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 
 @asynccontextmanager
-async def served(server: Server, port: int | None = None) -> AsyncGenerator[str]:
+async def served(server: Any, port: int | None = None) -> AsyncGenerator[str]:
     port = port or free_port()
     config = uvicorn.Config(server.app(), host="127.0.0.1", port=port, log_level="error", timeout_graceful_shutdown=1)
     running = uvicorn.Server(config)

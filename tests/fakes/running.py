@@ -12,7 +12,7 @@ import yaml
 
 from tests.waiting import wait_until
 
-ENGINES = ("tgi",)  # each has a module of its name here
+ENGINES = {"tgi": "/health", "triton": "/v2/health/ready"}  # each has a module of its name here; its health check
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,7 +27,8 @@ def servers_of(config: Path) -> Iterator[None]:
     ]
     try:
         for (engine, url), process in zip(urls, processes, strict=True):
-            wait_until(lambda url=url: _answers(url), f"the stand-in for {engine}")  # type: ignore[misc]
+            health = url + ENGINES[engine]
+            wait_until(lambda health=health: _answers(health), f"the stand-in for {engine}")  # type: ignore[misc]
             assert process.poll() is None
         yield
     finally:
@@ -38,6 +39,6 @@ def servers_of(config: Path) -> Iterator[None]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", timeout=5).is_success
+        return httpx.get(url, timeout=5).is_success
     except httpx.HTTPError:
         return False
