@@ -328,7 +328,7 @@ def test_a_machine_with_an_nvidia_driver_uses_cuda(present: str, monkeypatch: py
 
 def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> None:
     rows = {(row.engine, row.variant): row for row in describe()}
-    built_in = [("transformers", "built in"), ("simulated", "built in"), ("openai", "built in")]
+    built_in = [(name, "built in") for name in ("transformers", "simulated", "openai", "tgi", "triton")]
     own = [(engine, variant) for engine, variants in ENGINES.items() for variant in variants]
     assert list(rows) == [*built_in, *own]
     assert rows["simulated", "built in"].version == metadata.version("enginehouse")
