@@ -332,8 +332,8 @@ def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> N
     own = [(engine, variant) for engine, variants in ENGINES.items() for variant in variants]
     assert list(rows) == [*built_in, *own]
     assert rows["simulated", "built in"].version == metadata.version("enginehouse")
-    assert [row.version for row in describe()][3:] == ["0.32.0", "0.32.0", "0.5.23", "0.5.23"]
-    assert [row.here for row in describe()][3:] == [machine_variant() == "cpu", machine_variant() == "cuda"] * 2
+    assert [row.version for row in describe()][5:] == ["0.32.0", "0.32.0", "0.5.23", "0.5.23"]
+    assert [row.here for row in describe()][5:] == [machine_variant() == "cpu", machine_variant() == "cuda"] * 2
     assert not rows["vllm", "cpu"].installed
     assert rows["vllm", "cpu"].path == str(environment("vllm", "cpu").folder)
 
