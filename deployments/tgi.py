@@ -159,7 +159,8 @@ class TgiEngine(Engine):
             context_length=self._limits.max_total_tokens,
             tools=("auto", "forced"),
             json_schema=True,
-            logprobs=True,
+            # Chats have them, completions don't on this route: not said to be there before both have.
+            logprobs=False,
         )
 
     async def stop(self) -> None:

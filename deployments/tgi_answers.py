@@ -4,6 +4,7 @@ Source: TGI 3.3's published API, and answers that its servers gave. An `id` is a
 be one of its own or empty, choices come in any order, keys that are null or that OpenAI hasn't are among the rest.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -45,7 +46,7 @@ class Renamer:
         self._chat = chat
         self._began: set[int] = set()  # choices whose role was sent
         self._called: set[tuple[int, int]] = set()  # calls whose name was sent: choice and call
-        self._calls: set[int] = set()  # choices that call a tool
+        self._calls: dict[int, str] = {}  # of choices that call a tool: the last call's arguments so far
         self._open: set[int] = set()  # choices whose finish reason hasn't come
         self._used: Document = {}  # tokens, added up over what was told
         self._last: Document = {}  # chunk
@@ -69,7 +70,8 @@ class Renamer:
     def rest(self, include_usage: bool) -> Iterator[Document]:
         """What is missing at the end of a stream: of calls of tools the finish reason; and the usage, if asked for."""
         for index in sorted(self._open):
-            reason = "tool_calls" if index in self._calls else "stop"
+            # TGI's streams of calls end without a reason: what was cut off is no JSON.
+            reason = "stop" if index not in self._calls else "tool_calls" if _is_json(self._calls[index]) else "length"
             yield {
                 **self._last,
                 "choices": [{"index": index, **self._empty, "logprobs": None, "finish_reason": reason}],
@@ -119,7 +121,8 @@ class Renamer:
             self._began.add(index)
             delta["role"] = "assistant"
         if calls := told.get("tool_calls"):
-            self._calls.add(index)
+            told_arguments = (call["function"].get("arguments") or "" for call in calls)
+            self._calls[index] = self._calls.get(index, "") + "".join(told_arguments)
             delta["tool_calls"] = [self._call_part(index, call) for call in calls]
         elif told.get("content"):
             delta["content"] = told["content"]
@@ -145,6 +148,14 @@ class Renamer:
         reason = finish_reason(choice.get("finish_reason"))
         (self._open.discard if reason else self._open.add)(choice["index"])
         yield {"index": choice["index"], "text": choice["text"], "logprobs": None, "finish_reason": reason}
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _logprobs(choice: Document) -> Document | None:

@@ -66,9 +66,19 @@ class TgiTool(Document):
         return {"type": "function", "function": {**_without_nulls(told), "arguments": parameters}}
 
 
+class TgiChoice(Document):
+    name: str
+
+
+class TgiToolChoice(Document):
+    type: Literal["function"]
+    function: TgiChoice
+
+
 class TgiChatRequest(ChatRequest):
     messages: list[TgiMessage] = Field(min_length=1)  # type: ignore[assignment]
     tools: list[TgiTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | TgiToolChoice | None = None
 
 
 class TgiCompletionRequest(CompletionRequest):
@@ -100,9 +110,19 @@ def chat(body: bytes, engine: str, limits: Limits) -> dict[str, Any]:
             "top_logprobs": request.top_logprobs if request.logprobs else None,
             "response_format": _grammar(request),
             "tools": tools or None,
-            "tool_choice": request.tool_choice if tools else None,
+            "tool_choice": _tool_choice(request) if tools else None,
         }
     )
+
+
+def _tool_choice(request: TgiChatRequest) -> Any:
+    choice = request.tool_choice
+    if not isinstance(choice, TgiToolChoice):
+        return choice
+    if choice.function.name not in [tool.function.name for tool in request.tools or ()]:
+        message = f"'tool_choice' names '{choice.function.name}', which isn't among 'tools'."
+        raise ApiError(400, message, param="tool_choice", code="invalid_value")
+    return choice.model_dump()
 
 
 def completion(body: bytes, engine: str, limits: Limits) -> dict[str, Any]:

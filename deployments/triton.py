@@ -67,6 +67,9 @@ class TritonArgs(UpstreamArgs):
     guided_decoding: bool = Field(
         False, description="Whether the engine was set up with guided decoding; `ensemble` only."
     )
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="Port of the servers' Prometheus metrics, usually 8002, to read their counts."
+    )
     health_path: str = Field("/v2/health/ready", pattern=r"^/[!-~]*$", description="Path of the health check.")
 
     @field_validator("guided_decoding")
@@ -87,7 +90,7 @@ class TritonEngine(Engine):
         self._args = args
         self._facts = model_facts.of(model)
         self._upstream = Upstream(args)
-        self._stats = UpstreamStats(self._upstream, None)
+        self._stats = UpstreamStats(self._upstream, None if args.metrics_port is None else "triton", args.metrics_port)
         self._path = f"/v2/models/{args.model_name or NAMES[args.dialect]}/generate_stream"
         self._tokenizer: Any = None
         self._layer: OpenAILayer | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -16,9 +17,11 @@ logger = logging.getLogger("ray.serve")
 class UpstreamStats:
     """Reads the metrics of one pool's servers, which are those of `program`; None: nobody knows what runs there."""
 
-    def __init__(self, upstream: Upstream, program: str | None) -> None:
+    def __init__(self, upstream: Upstream, program: str | None, port: int | None = None) -> None:
+        """`port`: where the metrics are, if not where the servers are asked."""
         self._upstream = upstream
         self._program = program
+        self._port = port
         self._without_metrics: set[Server] = set()
 
     async def read(self) -> EngineStats:
@@ -34,7 +37,8 @@ class UpstreamStats:
         """A server's own count; None, and a word in the log once, where it can't be had."""
         try:
             path = metric_names.ENGINES[program].path
-            text = (await self._upstream.get(server.root + path, DOCUMENT_LIMIT)).decode("utf-8", "replace")
+            url = at_port(server.root, self._port) + path
+            text = (await self._upstream.get(url, DOCUMENT_LIMIT)).decode("utf-8", "replace")
             stats = metric_names.read_stats(text, program)
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             if server not in self._without_metrics:
@@ -43,3 +47,12 @@ class UpstreamStats:
             return None
         self._without_metrics.discard(server)
         return stats
+
+
+def at_port(root: str, port: int | None) -> str:
+    """A server's root on another of its ports."""
+    if port is None:
+        return root
+    parts = urlsplit(root)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"

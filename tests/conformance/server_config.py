@@ -78,7 +78,8 @@ def _tensorrt_llm() -> dict[str, Any]:
 
 
 def _triton() -> dict[str, Any]:
-    args = {"urls": [f"http://127.0.0.1:{free_port()}"], "dialect": "ensemble", "context_length": 8192}
+    port = free_port()
+    args = {"urls": [f"http://127.0.0.1:{port}"], "metrics_port": port, "dialect": "ensemble", "context_length": 8192}
     return _pool("triton", "smollm2-135m-instruct", {**args, "guided_decoding": True}, served_name=model_of("triton"))
 
 
@@ -88,5 +89,5 @@ def _tgi() -> dict[str, Any]:
 
 
 def _pool(engine: str, model: str, engine_args: dict[str, Any], **more: Any) -> dict[str, Any]:
-    args = {"engine": engine, "model": model, "num_cpus": 0.1, **more, "engine_args": engine_args}
+    args = {"engine": engine, "model": model, "num_cpus": 0.05, **more, "engine_args": engine_args}
     return {"name": engine, "route_prefix": None, "import_path": "deployments.pool:build", "args": args}

@@ -303,7 +303,7 @@ async def test_leaving_stops_the_server() -> None:
 async def test_limits_and_stats_are_the_server_s() -> None:
     async with pool(quick(max_total_tokens=512)) as engine:
         can = engine.capabilities()
-        assert (can.context_length, can.n, can.logprobs, can.json_schema) == (512, False, True, True)
+        assert (can.context_length, can.n, can.logprobs, can.json_schema) == (512, False, False, True)
         await whole(engine)
         stats = await engine.stats()
         assert (stats.running, stats.waiting, stats.generated_tokens) == (0, 0, 8)

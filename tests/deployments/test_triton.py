@@ -13,6 +13,7 @@ from deployments.engine import EngineRequest, PoolModel
 from deployments.errors import ApiError
 from deployments.triton import TritonArgs, TritonEngine
 from deployments.triton_dialects import Text
+from deployments.upstream_stats import UpstreamStats, at_port
 from tests.deployments.openai_layer.conftest import byte_level_bpe, wrapped
 from tests.deployments.test_tgi import Document, events_of, text_of
 from tests.deployments.test_tgi import served as serving
@@ -187,6 +188,28 @@ async def test_errors(model: PoolModel, dialect: str) -> None:
         with pytest.raises(ApiError) as caught:
             await whole(engine)
         assert caught.value.status == 502
+
+
+async def test_counts_are_the_server_s_where_its_metrics_can_be_read(model: PoolModel) -> None:
+    server = made("ensemble", batch=1)
+    server.interval_s = 0.01
+    async with pool(model, server) as engine:
+        port = int(engine._args.urls[0].rpartition(":")[2])
+        engine._stats = UpstreamStats(engine._upstream, "triton", port)
+        tasks = [asyncio.create_task(whole(engine, max_tokens=600)) for _ in range(3)]
+        async with asyncio.timeout(5):
+            while (stats := await engine.stats()).waiting != 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert stats.running == 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_metrics_are_on_a_port_of_their_own() -> None:
+    assert at_port("http://10.0.0.5:8000", 8002) == "http://10.0.0.5:8002"
+    assert at_port("https://[::1]:8000", 8002) == "https://[::1]:8002"
+    assert at_port("http://x:1", None) == "http://x:1"
 
 
 async def test_an_end_that_nobody_asked_for_is_no_answer(model: PoolModel) -> None:

@@ -201,7 +201,7 @@ class Server:
         calls = _called(body, key) if chat else None
         if grammar := body.get("response_format"):
             text = json_of(grammar["value"], Random(f"{key} {prompt}"))
-        pieces = PIECE.findall(calls[1] if calls else text)
+        pieces = re.findall(r".{1,4}", calls[1], re.DOTALL) if calls else PIECE.findall(text)
         return Answer(prompt_tokens, pieces, most, body.get("stop") or [], calls[0] if calls else None, body, key)
 
     async def _whole(self, body: Document, answers: list["Answer"], chat: bool) -> Document:
@@ -341,7 +341,10 @@ def _called(body: Document, key: str) -> tuple[str, str] | None:
     names = [tool["function"]["name"] for tool in tools]
     name = choice["function"]["name"] if isinstance(choice, dict) else names[0]
     function = tools[names.index(name)]["function"]
-    return name, json_of(function.get("arguments") or function.get("parameters") or {"type": "object"}, Random(key))
+    said = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    named = re.findall(r" ([A-Z][a-z]+)", str(said[-1:]))  # as a model would take it from the question
+    schema = function.get("arguments") or function.get("parameters") or {"type": "object"}
+    return name, json_of(schema, Random(key), *named[:1])
 
 
 def hash_of(text: str) -> int:

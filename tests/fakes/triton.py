@@ -82,25 +82,34 @@ class Server:
     ready: bool = True
     fails_after: int | None = None  # tokens
     ends_as: str | None = None  # a finish reason of its own
+    batch: int = 32  # requests that run together
     running: int = 0
+    waiting: int = 0
     cancelled: list[str] = field(default_factory=list)  # ids of requests that were asked to stop
     received: list[Document] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._stopped: set[str] = set()
+        self._places = asyncio.Semaphore(self.batch)
 
     def app(self) -> Starlette:
         model = "ensemble" if self.dialect == "ensemble" else "tensorrt_llm"
         return Starlette(
             routes=[
                 Route("/v2/health/ready", self.health),
+                Route("/metrics", self.metrics),
                 Route(f"/v2/models/{model}/generate_stream", self.generate_stream, methods=["POST"]),
             ]
         )
 
     async def health(self, _: Request) -> Response:
         return Response(status_code=200 if self.ready else 400)
+
+    async def metrics(self, _: Request) -> Response:
+        """On a port of their own, in the real one."""
+        labels = 'nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="%s",version="1"} %d\n'
+        return Response(labels % ("scheduled", self.running) + labels % ("waiting", self.waiting))
 
     async def generate_stream(self, request: Request) -> Response:
         try:
@@ -144,6 +153,11 @@ class Server:
         pieces, reason = self._answer(body)
         prefix = "" if self._asked(body, "exclude_input_in_output", "exclude_input_from_output") else body["text_input"]
         sent = ""
+        self.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.waiting -= 1
         self.running += 1
         try:
             for at, piece in enumerate(pieces):
@@ -164,6 +178,7 @@ class Server:
                 yield _event(named)
         finally:
             self.running -= 1
+            self._places.release()
 
     def _asked(self, body: Document, *names: str) -> bool:
         return any(body.get(name) or body.get(f"sampling_param_{name}") for name in names)

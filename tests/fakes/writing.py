@@ -18,23 +18,23 @@ def words(key: str, prompt: Sequence[int], count: int = 640) -> str:
     return " ".join([random.choice(WORDS).capitalize(), *random.choices(WORDS, k=count - 1)])
 
 
-def json_of(schema: str | dict[str, Any] | None, random: Random) -> str:
-    """A document of a JSON schema, of the few kinds that tests ask for; of none: an object."""
+def json_of(schema: str | dict[str, Any] | None, random: Random, text: str | None = None) -> str:
+    """A document of a JSON schema, of the few kinds that tests ask for; of none: an object. `text` is its strings."""
     wanted = json.loads(schema) if isinstance(schema, str) else schema
-    return json.dumps({"word": random.choice(WORDS)} if wanted is None else _value(wanted, random))
+    return json.dumps({"word": random.choice(WORDS)} if wanted is None else _value(wanted, random, text))
 
 
-def _value(schema: dict[str, Any], random: Random) -> Any:
+def _value(schema: dict[str, Any], random: Random, text: str | None) -> Any:
     if "enum" in schema:
         return random.choice(schema["enum"])
     match schema.get("type"):
         case "object":
-            return {name: _value(each, random) for name, each in schema.get("properties", {}).items()}
+            return {name: _value(each, random, text) for name, each in schema.get("properties", {}).items()}
         case "array":
-            return [_value(schema.get("items", {}), random)]
+            return [_value(schema.get("items", {}), random, text)]
         case "boolean":
             return random.random() < 0.5
         case "integer" | "number":
             return random.randrange(100)
         case _:
-            return random.choice(WORDS)
+            return text or random.choice(WORDS)
