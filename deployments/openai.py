@@ -13,17 +13,15 @@ from deployments import metric_names
 from deployments.engine import (
     Capabilities,
     Endpoint,
-    Engine,
-    EngineDeadError,
     EngineRequest,
     EngineResponse,
-    EngineStats,
     Part,
     PoolModel,
 )
 from deployments.errors import ApiError
 from deployments.event_stream import MEDIA_TYPE, Relay
 from deployments.model_name import answer_renamer, asks_to_stream, replace_model
+from deployments.remote import RemoteEngine
 from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
 from deployments.upstream_errors import error_answer
@@ -67,7 +65,7 @@ class OpenAIArgs(UpstreamArgs):
         return value
 
 
-class OpenAIEngine(Engine):
+class OpenAIEngine(RemoteEngine):
     """Servers that run elsewhere. While they are down, requests get a 503; this replica stays."""
 
     name = "openai"
@@ -75,10 +73,10 @@ class OpenAIEngine(Engine):
     def __init__(self, model: PoolModel, args: OpenAIArgs) -> None:
         self._model = model
         self._args = args
-        self._upstream = Upstream(args)
+        upstream = Upstream(args)
+        super().__init__(upstream, UpstreamStats(upstream, args.metrics))
         self._rename = answer_renamer(model.source, model.served_name)
         self._context_length = args.context_length
-        self._stats = UpstreamStats(self._upstream, args.metrics)
 
     async def start(self) -> None:
         await self._upstream.start()
@@ -124,16 +122,6 @@ class OpenAIEngine(Engine):
             raise bad_gateway(f"The remote server answered with '{reply.media_type[:50]}', not with JSON.")
         return EngineResponse(self._rename(body), reply.status)
 
-    async def health(self) -> None:
-        """Servers that are down are no reason to replace this replica: that wouldn't mend them."""
-        try:
-            self._upstream.raise_if_unwatched()
-        except Exception as error:
-            raise EngineDeadError(f"the remote servers are no longer watched: {error!r}") from error
-
-    async def stats(self) -> EngineStats:
-        return await self._stats.read()
-
     def capabilities(self) -> Capabilities:
         args = self._args
         return Capabilities(
@@ -145,6 +133,3 @@ class OpenAIEngine(Engine):
             n=args.n,
             parts=args.parts,
         )
-
-    async def stop(self) -> None:
-        await self._upstream.stop()

@@ -18,17 +18,15 @@ from deployments import tgi_answers, tgi_requests
 from deployments.engine import (
     Capabilities,
     Endpoint,
-    Engine,
-    EngineDeadError,
     EngineRequest,
     EngineResponse,
-    EngineStats,
     PoolModel,
 )
 from deployments.errors import ApiError, error_event
 from deployments.event_stream import BROKEN, MEDIA_TYPE, Lines, ReplyStream, data_of
 from deployments.openai_layer.documents import DONE, event
 from deployments.own_answers import PROMPT_FIELDS
+from deployments.remote import RemoteEngine, document_of
 from deployments.tgi_requests import Limits
 from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
@@ -51,7 +49,7 @@ class TgiArgs(UpstreamArgs):
     )
 
 
-class TgiEngine(Engine):
+class TgiEngine(RemoteEngine):
     """TGI servers that run elsewhere. While they are down, requests get a 503; this replica stays."""
 
     name = "tgi"
@@ -60,8 +58,8 @@ class TgiEngine(Engine):
         self._model = model
         self._args = args
         # A full queue turns a server's health red (TGI issue 3241).
-        self._upstream = Upstream(args, red_when_busy=True)
-        self._stats = UpstreamStats(self._upstream, "tgi")
+        upstream = Upstream(args, red_when_busy=True)
+        super().__init__(upstream, UpstreamStats(upstream, "tgi"))
         self._limits = Limits()
 
     async def start(self) -> None:
@@ -128,7 +126,7 @@ class TgiEngine(Engine):
                             yield event(part)
                         yield DONE
                         return
-                    document = _parsed(data)
+                    document = document_of(data)
                     if "error" in document:  # under HTTP 200, whatever it is
                         failure = _error(document, endpoint, 500)
                         if not sent:
@@ -143,16 +141,6 @@ class TgiEngine(Engine):
             raise bad_gateway(BROKEN)
         raise ConnectionError(BROKEN)
 
-    async def health(self) -> None:
-        """Servers that are down are no reason to replace this replica: that wouldn't mend them."""
-        try:
-            self._upstream.raise_if_unwatched()
-        except Exception as error:
-            raise EngineDeadError(f"the TGI servers are no longer watched: {error!r}") from error
-
-    async def stats(self) -> EngineStats:
-        return await self._stats.read()
-
     def capabilities(self) -> Capabilities:
         return Capabilities(
             endpoints=("chat/completions", "completions"),
@@ -162,19 +150,6 @@ class TgiEngine(Engine):
             # Chats have them, completions don't on this route: not said to be there before both have.
             logprobs=False,
         )
-
-    async def stop(self) -> None:
-        await self._upstream.stop()
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise bad_gateway(f"The TGI server's stream has an event that is no JSON object: {excerpt(data)}")
-    return document
 
 
 def _error(document: Mapping[str, Any], endpoint: Endpoint, status: int) -> ApiError:

@@ -19,22 +19,20 @@ from pydantic import Field, field_validator
 from deployments import model_facts, models, triton_dialects
 from deployments.engine import (
     Capabilities,
-    Engine,
-    EngineDeadError,
     EngineRequest,
     EngineResponse,
-    EngineStats,
     PoolModel,
 )
 from deployments.event_stream import Lines, data_of
 from deployments.openai_layer.layer import OpenAILayer
 from deployments.openai_layer.text import Tokenizer
 from deployments.openai_layer.tokens import Finish, Sampling, Token
+from deployments.remote import RemoteEngine, document_of
 from deployments.triton_dialects import Text
 from deployments.upstream import Upstream
 from deployments.upstream_args import UpstreamArgs
 from deployments.upstream_errors import excerpt
-from deployments.upstream_server import Reply, bad_gateway
+from deployments.upstream_server import Reply
 from deployments.upstream_stats import UpstreamStats
 
 logger = logging.getLogger("ray.serve")
@@ -80,7 +78,7 @@ class TritonArgs(UpstreamArgs):
         return value
 
 
-class TritonEngine(Engine):
+class TritonEngine(RemoteEngine):
     """Triton servers that run elsewhere. While they are down, requests get a 503; this replica stays."""
 
     name = "triton"
@@ -89,8 +87,9 @@ class TritonEngine(Engine):
         self._model = model
         self._args = args
         self._facts = model_facts.of(model)
-        self._upstream = Upstream(args)
-        self._stats = UpstreamStats(self._upstream, None if args.metrics_port is None else "triton", args.metrics_port)
+        upstream = Upstream(args)
+        program = None if args.metrics_port is None else "triton"
+        super().__init__(upstream, UpstreamStats(upstream, program, args.metrics_port))
         self._path = f"/v2/models/{args.model_name or NAMES[args.dialect]}/generate_stream"
         self._tokenizer: Any = None
         self._layer: OpenAILayer | None = None
@@ -172,7 +171,7 @@ class TritonEngine(Engine):
         async with aclosing(reply.chunks()) as chunks:
             async for chunk in chunks:
                 for data in data_of(lines.feed(chunk)):
-                    document = _document(data)
+                    document = document_of(data)
                     if "error" in document:
                         raise triton_dialects.error(500, str(document["error"]))
                     yield document
@@ -194,16 +193,6 @@ class TritonEngine(Engine):
         except httpx.HTTPError as error:
             logger.warning("Triton server %s wasn't told of a request that is cancelled: %r", root, error)
 
-    async def health(self) -> None:
-        """Servers that are down are no reason to replace this replica: that wouldn't mend them."""
-        try:
-            self._upstream.raise_if_unwatched()
-        except Exception as error:
-            raise EngineDeadError(f"the Triton servers are no longer watched: {error!r}") from error
-
-    async def stats(self) -> EngineStats:
-        return await self._stats.read()
-
     def capabilities(self) -> Capabilities:
         return Capabilities(
             endpoints=OpenAILayer.ENDPOINTS if self._facts.chats else OpenAILayer.ENDPOINTS[1:],
@@ -216,17 +205,7 @@ class TritonEngine(Engine):
         if self._layer is not None:
             self._layer.close()
         await asyncio.gather(*self._cancels)
-        await self._upstream.stop()
-
-
-def _document(data: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise bad_gateway(f"The Triton server's stream has an event that is no JSON object: {excerpt(data)}")
-    return document
+        await super().stop()
 
 
 def _message(body: bytes) -> str:

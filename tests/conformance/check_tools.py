@@ -55,6 +55,12 @@ ONE = asking(("Paris",), ("London",), ("Rome",), ("Berlin",))
 TWO = asking(("Paris", "London"), ("Rome", "Madrid"), ("Berlin", "Vienna"))
 
 
+def _is_the_model_s_choice(subject: Subject) -> None:
+    """Whether a tool is called, where tools can be asked for at all: else the refusal is what is looked at."""
+    if subject.has("auto tools"):
+        needs_a_model(subject, "whether a tool is called is the model's choice")
+
+
 def calls_of(document: Document) -> list[tuple[str, Any]]:
     """The name and the arguments of each call."""
     calls = document["choices"][0]["message"].get("tool_calls") or []
@@ -133,7 +139,7 @@ async def cut(subject: Subject) -> None:
 @check("a tool call of the model's own", needs=["auto tools"])
 async def auto(subject: Subject) -> None:
     """With `tool_choice: "auto"`, which is the default, the model's own call is found: no text, "tool_calls"."""
-    needs_a_model(subject, "whether a tool is called is the model's choice")
+    _is_the_model_s_choice(subject)
     for choice in ({}, {"tool_choice": "auto"}):
         document = await subject.chat(ONE, tools=[WEATHER], max_tokens=48, **choice)
         same("the calls", calls_of(document), [("get_weather", {"city": "Berlin"})])
@@ -144,7 +150,7 @@ async def auto(subject: Subject) -> None:
 @check("a tool call of the model's own in a stream", needs=["auto tools"])
 async def auto_streamed(subject: Subject) -> None:
     """A stream has the model's own call, no part of it as text, and the finish reason "tool_calls"."""
-    needs_a_model(subject, "whether a tool is called is the model's choice")
+    _is_the_model_s_choice(subject)
     chunks = await subject.chat_stream(ONE, tools=[WEATHER], max_tokens=48)
     same("the calls", streamed_calls(chunks), [("get_weather", {"city": "Berlin"})])
     same("the text", streamed_text(chunks), "")
@@ -163,7 +169,7 @@ async def auto_cut(subject: Subject) -> None:
 @check("parallel tool calls", needs=["auto tools"])
 async def parallel(subject: Subject) -> None:
     """Two calls in one answer are two, in order, with different ids."""
-    needs_a_model(subject, "whether a tool is called is the model's choice")
+    _is_the_model_s_choice(subject)
     document = await subject.chat(TWO, tools=[WEATHER], max_tokens=80)
     same("the calls", calls_of(document), [("get_weather", {"city": "Berlin"}), ("get_weather", {"city": "Vienna"})])
     ids = {call["id"] for call in document["choices"][0]["message"]["tool_calls"]}
@@ -173,7 +179,7 @@ async def parallel(subject: Subject) -> None:
 @check("parallel tool calls in a stream", needs=["auto tools"])
 async def parallel_streamed(subject: Subject) -> None:
     """In a stream two calls have two values of `index`, so that clients don't join them; the text is the whole's."""
-    needs_a_model(subject, "whether a tool is called is the model's choice")
+    _is_the_model_s_choice(subject)
     chunks = await subject.chat_stream(TWO, tools=[WEATHER], max_tokens=80)
     same(
         "the calls", streamed_calls(chunks), [("get_weather", {"city": "Berlin"}), ("get_weather", {"city": "Vienna"})]
@@ -185,7 +191,7 @@ async def parallel_streamed(subject: Subject) -> None:
 @check("parallel_tool_calls: false", needs=["auto tools"], may_refuse=["parallel_tool_calls"])
 async def not_parallel(subject: Subject) -> None:
     """`parallel_tool_calls: false` has one call where the model would make two, or is refused."""
-    needs_a_model(subject, "whether a tool is called is the model's choice")
+    _is_the_model_s_choice(subject)
     document = await subject.chat(TWO, tools=[WEATHER], max_tokens=80, parallel_tool_calls=False)
     same("the calls", calls_of(document), [("get_weather", {"city": "Berlin"})])
 
