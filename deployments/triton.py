@@ -2,6 +2,10 @@
 
 Written to the contract of Triton's generate extension and of TensorRT-LLM's models for it; it has run against a
 stand-in that keeps it.
+
+How an answer whose client has left is stopped: Triton notices a closed connection when it next writes to it. That
+ends a request of `llmapi`, but not the step of an ensemble that is under way. So the model that generates is told, too,
+under the id that the request has there. `tensorrt_llm_bls` gives its requests ids of its own, and can't be stopped.
 """
 
 import asyncio
@@ -28,16 +32,16 @@ from deployments.openai_layer.layer import OpenAILayer
 from deployments.openai_layer.text import Tokenizer
 from deployments.openai_layer.tokens import Finish, Sampling, Token
 from deployments.remote import RemoteEngine, document_of
-from deployments.triton_dialects import Text
-from deployments.upstream import Upstream
+from deployments.triton_cancel import Cancels
+from deployments.triton_dialects import ID_HEADER, PENALTIES, Text, TritonError
+from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
-from deployments.upstream_errors import excerpt
-from deployments.upstream_server import Reply
+from deployments.upstream_server import Reply, Server
 from deployments.upstream_stats import UpstreamStats
 
 logger = logging.getLogger("ray.serve")
 
-PENALTIES = ("frequency_penalty", "presence_penalty")
+NAME = r"^[A-Za-z0-9_.-]+$"
 NAMES = {"ensemble": "ensemble", "llmapi": "tensorrt_llm"}
 
 
@@ -54,12 +58,20 @@ class TritonArgs(UpstreamArgs):
     )
     model_name: str | None = Field(
         None,
-        pattern=r"^[A-Za-z0-9_.-]+$",
-        description="The model's name in the repository; default: `ensemble`, or `tensorrt_llm` on `llmapi`.",
+        pattern=NAME,
+        description="The model's name in the repository; default: `ensemble`, or `tensorrt_llm` on `llmapi`. An "
+        "answer of `tensorrt_llm_bls` is generated to its end even where the client leaves.",
+    )
+    tensorrt_llm_model_name: str = Field(
+        "tensorrt_llm",
+        pattern=NAME,
+        description="The name of the model that generates, behind `ensemble`: it is told when a client has left.",
     )
     context_length: int = Field(ge=16, description="Most tokens of prompt and answer; no server tells it.")
     accumulates: bool = Field(
-        False, description="Whether each event of a stream has all of the text (`accumulate_tokens` of the BLS model)."
+        False,
+        description="Whether each event of a stream has all of the text (`accumulate_tokens` of the BLS model). Where "
+        "it hasn't, a character of several tokens comes as `\ufffd`, and SentencePiece's words without their spaces.",
     )
     adds_special_tokens: bool = Field(True, description="Whether the server puts a begin-of-sequence before a prompt.")
     guided_decoding: bool = Field(
@@ -90,10 +102,13 @@ class TritonEngine(RemoteEngine):
         upstream = Upstream(args)
         program = None if args.metrics_port is None else "triton"
         super().__init__(upstream, UpstreamStats(upstream, program, args.metrics_port))
-        self._path = f"/v2/models/{args.model_name or NAMES[args.dialect]}/generate_stream"
+        self._model_path = f"/v2/models/{args.model_name or NAMES[args.dialect]}"
+        stops_at = self._model_path if args.dialect == "llmapi" else f"/v2/models/{args.tensorrt_llm_model_name}"
+        stop = triton_dialects.stop(args.dialect)
+        self._cancels = Cancels(upstream, f"{stops_at}/generate_stream", stop, args.connect_timeout_s)
         self._tokenizer: Any = None
         self._layer: OpenAILayer | None = None
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._server_adds: list[int] = []  # the token that the server puts before a prompt
         self.context_length = args.context_length
         self.eos_token_ids: frozenset[int] = frozenset()  # the server ends answers, and their text has no end
 
@@ -107,13 +122,39 @@ class TritonEngine(RemoteEngine):
         self._facts = model_facts.read(path)
         await asyncio.to_thread(self._load_tokenizer, path)
         await self._upstream.start()
-        honours = (*PENALTIES, "response_format") if self._args.guided_decoding else PENALTIES
+        penalties = await self._penalties()
+        honours = (*penalties, "response_format") if self._args.guided_decoding else penalties
         self._layer = OpenAILayer(self, self._model.served_name, honours)
 
     def _load_tokenizer(self, path: Path) -> None:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(path)
+        first = self._tokenizer.encode("")[:1]  # a tokenizer may know a begin-of-sequence and not put it
+        if self._args.adds_special_tokens and first == [self._tokenizer.bos_token_id]:
+            self._server_adds = first
+
+    async def _penalties(self) -> tuple[str, ...]:
+        """The penalties that the model takes on every server that is up.
+
+        Raises:
+            ValueError: it hasn't an input that this pool needs, and would answer as if nothing had been said.
+        """
+        up = [server for server in self._upstream.servers if server.state == "up"]
+        taken = [await self._penalties_at(server) for server in up]
+        return tuple(name for name in PENALTIES if all(name in names for names in taken))
+
+    async def _penalties_at(self, server: Server) -> tuple[str, ...]:
+        try:
+            document = json.loads(await self._upstream.get(server.root + self._model_path, DOCUMENT_LIMIT))
+            inputs = frozenset(str(entry["name"]) for entry in document["inputs"])
+        except (httpx.HTTPError, TimeoutError, ValueError, TypeError, KeyError) as error:
+            logger.warning("Triton server %s doesn't say what %s takes: %r", server.root, self._model_path, error)
+            return PENALTIES
+        if missing := triton_dialects.missing_inputs(self._args.dialect, inputs, self._args.guided_decoding):
+            which = f"'dialect' {self._args.dialect}, 'guided_decoding' {self._args.guided_decoding}"
+            raise ValueError(f"{server.root}{self._model_path} has no input {', '.join(missing)}, as {which} need")
+        return triton_dialects.penalties_of(self._args.dialect, inputs)
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         assert self._layer is not None, "start() comes first"
@@ -121,40 +162,57 @@ class TritonEngine(RemoteEngine):
 
     async def generate(self, prompt: list[int], sampling: Sampling) -> AsyncGenerator[Token | Finish]:
         request_id = uuid.uuid4().hex
-        body = triton_dialects.REQUESTS[self._args.dialect](self._text_of(prompt), sampling)
+        body = {"id": request_id, **triton_dialects.REQUESTS[self._args.dialect](self._text_of(prompt), sampling)}
         data = json.dumps(body, ensure_ascii=False).encode()
-        headers = {"triton-request-id": request_id}
-        reply, finished = None, False
+        path = f"{self._model_path}/generate_stream"
+        reply, over = None, False
         try:
-            reply = await self._upstream.send(self._path, data, request_id, at_root=True, headers=headers)
-            text, events = Text(self._args.accumulates or self._args.dialect == "llmapi"), 0
-            reason = None
-            async with aclosing(self._events(reply)) as documents:
-                async for document in documents:
-                    events += 1
-                    reason = triton_dialects.finish_of(document) or reason
-                    if new := text.feed(document):
-                        yield Token(-1, text=new)
-            finished = True
-            if rest := text.flush():
-                yield Token(-1, text=rest)
-            # No server counts: as many as the text is, and no fewer than there were events.
-            count = max(events, len(self._tokenizer.encode(text.whole, add_special_tokens=False)))
-            reason = reason or ("length" if count >= sampling.max_tokens else "stop")
-            yield Finish(reason, min(count, sampling.max_tokens))
+            headers = {ID_HEADER: request_id}
+            reply = await self._upstream.send(path, data, request_id, at_root=True, headers=headers)
+            async with aclosing(self._answer(reply, sampling.max_tokens)) as answer:
+                async for item in answer:
+                    over = isinstance(item, Finish)
+                    yield item
+        except TritonError:
+            over = True
+            raise
         finally:
             if reply is not None:
                 await reply.aclose()
-            if not finished and self._args.dialect == "llmapi":
-                # Which server has it isn't known before one has answered; to the others the id says nothing.
+            if not over:  # which server has it isn't known before one has answered
                 up = [server.root for server in self._upstream.servers if server.state == "up"]
-                self._cancel(up if reply is None else [reply.server_root], headers)
+                self._cancels.send(up if reply is None else [reply.server_root], request_id)
+
+    async def _answer(self, reply: Reply, max_tokens: int) -> AsyncGenerator[Token | Finish]:
+        text = Text(self._args.accumulates or self._args.dialect == "llmapi")
+        reason, events = None, 0
+        told: int | None = None  # tokens, where the server counts them
+        shown = 0  # of those
+        async with aclosing(self._events(reply)) as documents:
+            async for document in documents:
+                events += 1
+                reason = triton_dialects.finish_of(document) or reason
+                if (tokens := triton_dialects.tokens_of(document)) is not None:
+                    told = (told or 0) + tokens
+                if new := text.feed(document):
+                    yield Token(-1, text=new, count=self._count(new) if told is None else told - shown)
+                    shown = told or 0
+        if rest := text.flush():
+            yield Token(-1, text=rest, count=0)
+        # Where the server doesn't count: as many as the text is, and no fewer than there were events.
+        count = max(events, self._count(text.whole)) if told is None else told
+        reason = reason or ("length" if count >= max_tokens else "stop")
+        yield Finish(reason, min(count, max_tokens))
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _text_of(self, prompt: list[int]) -> str:
         """The prompt as text, without the token that the server puts before it again."""
-        if self._args.adds_special_tokens and prompt[:1] == [self._tokenizer.bos_token_id]:
-            prompt = prompt[1:]
-        text: str = self._tokenizer.decode(prompt)
+        added = len(self._server_adds)
+        if prompt[:added] == self._server_adds:
+            prompt = prompt[added:]
+        text: str = self._tokenizer.decode(prompt, clean_up_tokenization_spaces=False)
         return text
 
     async def _events(self, reply: Reply) -> AsyncGenerator[dict[str, Any]]:
@@ -166,7 +224,7 @@ class TritonEngine(RemoteEngine):
         limit = self._args.max_answer_bytes
         if reply.status != 200:
             body = await reply.read(limit)
-            raise triton_dialects.error(reply.status, _message(body))
+            raise triton_dialects.error(reply.status, triton_dialects.message_of(body))
         lines = Lines(limit)
         async with aclosing(reply.chunks()) as chunks:
             async for chunk in chunks:
@@ -175,23 +233,6 @@ class TritonEngine(RemoteEngine):
                     if "error" in document:
                         raise triton_dialects.error(500, str(document["error"]))
                     yield document
-
-    def _cancel(self, roots: list[str], headers: dict[str, str]) -> None:
-        """Stop a request whose client has left; beside what is done now, and before this pool stops."""
-        for root in roots:
-            task = asyncio.create_task(self._send_cancel(root, headers))
-            self._cancels.add(task)
-            task.add_done_callback(self._cancels.discard)
-
-    async def _send_cancel(self, root: str, headers: dict[str, str]) -> None:
-        body = {"text_input": "", "stop": True}
-        try:
-            # It is answered by an error: that the request was cancelled.
-            await self._upstream.client.post(
-                root + self._path, json=body, headers=headers, timeout=self._args.connect_timeout_s
-            )
-        except httpx.HTTPError as error:
-            logger.warning("Triton server %s wasn't told of a request that is cancelled: %r", root, error)
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
@@ -204,13 +245,5 @@ class TritonEngine(RemoteEngine):
     async def stop(self) -> None:
         if self._layer is not None:
             self._layer.close()
-        await asyncio.gather(*self._cancels)
+        await self._cancels.wait()
         await super().stop()
-
-
-def _message(body: bytes) -> str:
-    """What an error says: `{"error": "..."}`."""
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return excerpt(body) or "it didn't say why"

@@ -418,7 +418,7 @@ async def test_the_servers_own_metrics_are_the_stats() -> None:
 async def test_without_metrics_the_stats_are_our_own(
     metrics: bytes | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployments.openai.logger", logging.getLogger("openai-engine"))
+    monkeypatch.setattr("deployments.upstream_stats.logger", logging.getLogger("openai-engine"))
     async with remotes(ok) as (there,):
         there.metrics = metrics
         async with engine(there, metrics="vllm") as served:

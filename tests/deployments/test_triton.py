@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,6 @@ from pydantic import ValidationError
 from deployments.engine import EngineRequest, PoolModel
 from deployments.errors import ApiError
 from deployments.triton import TritonArgs, TritonEngine
-from deployments.triton_dialects import Text
 from deployments.upstream_stats import UpstreamStats, at_port
 from tests.deployments.openai_layer.conftest import byte_level_bpe, wrapped
 from tests.deployments.test_tgi import Document, events_of, text_of
@@ -24,12 +24,15 @@ HELLO = [{"role": "user", "content": "Hello"}]
 BOTH = pytest.mark.parametrize("dialect", ["ensemble", "llmapi"])
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> PoolModel:
-    folder = tmp_path_factory.mktemp("model")
-    cast("Any", wrapped(byte_level_bpe([" ".join(WORDS)] * 4))).save_pretrained(folder)
+def saved(folder: Path, backend: Any) -> PoolModel:
+    cast("Any", wrapped(backend)).save_pretrained(folder)
     (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 1024}')
     return PoolModel(str(folder), "served")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PoolModel:
+    return saved(tmp_path_factory.mktemp("model"), byte_level_bpe([" ".join(WORDS)] * 4))
 
 
 @asynccontextmanager
@@ -43,6 +46,12 @@ async def pool(model: PoolModel, server: Server, **args: Any) -> AsyncGenerator[
             yield engine
         finally:
             await engine.stop()
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 def made(dialect: Any, **fields: Any) -> Server:
@@ -98,6 +107,7 @@ async def test_stop_strings_n_and_several_prompts(model: PoolModel, dialect: str
         assert [choice["index"] for choice in document["choices"]] == [0, 1, 2, 3]
         assert [body["text_input"] for body in server.received[1:]] == ["a", "a", "b", "b"]
         assert len(set(server.ids)) == 5 and all(server.ids)
+        assert [headers["triton-request-id"] for headers in server.headers] == server.ids
 
 
 async def test_what_reaches_an_ensemble(model: PoolModel) -> None:
@@ -113,7 +123,8 @@ async def test_what_reaches_an_ensemble(model: PoolModel) -> None:
     plain, sampled, guided, as_object = server.received
     assert plain["text_input"] == "<|start|>user\nHello<|end|><|start|>assistant\n"
     del plain["text_input"], plain["seed"]
-    assert plain == {"max_tokens": 8, "stream": True, "exclude_input_in_output": True, "top_k": 1}
+    asked = {"stream": True, "exclude_input_in_output": True, "return_num_output_tokens": True}
+    assert plain == {"max_tokens": 8, "top_k": 1, **asked}
     assert (sampled["temperature"], sampled["top_p"], sampled["seed"]) == (0.5, 0.9, 7)
     assert (sampled["frequency_penalty"], sampled["presence_penalty"]) == (1, -1)
     assert json.loads(guided["guided_decoding_guide"]) == schema
@@ -150,15 +161,41 @@ async def test_leaving_stops_the_server(model: PoolModel, dialect: str) -> None:
             await anext(body)
             assert (await engine.stats()).running == server.running == 1
         task = asyncio.create_task(whole(engine, max_tokens=600))
-        while server.running < 2 and len(server.ids) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: len(server.ids) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with asyncio.timeout(3):
-            while server.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.running)
         assert (await engine.stats()).running == 0
-    assert server.cancelled == (server.ids if dialect == "llmapi" else [])
+    assert server.cancelled == server.ids
+
+
+@BOTH
+async def test_leaving_before_the_first_token(model: PoolModel, dialect: str) -> None:
+    server = made(dialect, batch=1)
+    server.interval_s = 0.02
+    async with pool(model, server) as engine:
+        first = asyncio.create_task(whole(engine, max_tokens=600))
+        await until(lambda: server.running)
+        second = await engine.handle(asking(stream=True, max_tokens=600))
+        reading = asyncio.create_task(anext(cast("AsyncGenerator[bytes]", second.body)))
+        await until(lambda: server.waiting)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await until(lambda: server.cancelled == server.ids[1:])
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await until(lambda: not server.running and not server.waiting)
+
+
+@BOTH
+async def test_a_stop_string_ends_the_server_s_work(model: PoolModel, dialect: str) -> None:
+    server = made(dialect, pieces=["one", " two", *[" more"] * 500])
+    server.interval_s = 0.01
+    async with pool(model, server) as engine:
+        [choice] = (await whole(engine, stop=["two"], max_tokens=600))["choices"]
+        assert choice["message"]["content"] == "one "
+        await until(lambda: not server.running)
+    assert server.cancelled == server.ids
 
 
 @BOTH
@@ -169,12 +206,24 @@ async def test_an_answer_that_ended_is_not_cancelled(model: PoolModel, dialect: 
     assert server.cancelled == []
 
 
+async def test_a_model_that_can_not_be_told_is_named_in_the_log(
+    model: PoolModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = made("ensemble")
+    async with pool(model, server, tensorrt_llm_model_name="other") as engine:
+        await whole(engine, stop=["a", "e", "i", "o", "u"], max_tokens=600)
+    assert "may still work on a request whose client has left: status 404" in caplog.text
+
+
 @BOTH
 async def test_errors(model: PoolModel, dialect: str) -> None:
-    async with pool(model, made(dialect, fails_after=0)) as engine:
-        with pytest.raises(ApiError, match="The Triton server failed: Executor failed") as caught:
-            await whole(engine)
-        assert caught.value.status == 500
+    server = made(dialect, fails_after=0)
+    async with pool(model, server) as engine:
+        for _ in range(2):
+            with pytest.raises(ApiError) as caught:
+                await whole(engine)
+            assert (caught.value.status, caught.value.message) == (500, "The Triton server failed: Executor failed")
+    assert server.cancelled == []  # what has failed needn't be stopped
     async with pool(model, made(dialect, fails_after=3)) as engine:
         *_, last = await events_of(await engine.handle(asking(stream=True)))
         assert "error" in json.loads(last)
@@ -188,6 +237,62 @@ async def test_errors(model: PoolModel, dialect: str) -> None:
         with pytest.raises(ApiError) as caught:
             await whole(engine)
         assert caught.value.status == 502
+    async with pool(model, made(dialect, busy=True)) as engine:
+        with pytest.raises(ApiError, match="Exceeds maximum queue size") as caught:
+            await whole(engine)
+        assert caught.value.status == 503
+
+
+async def test_a_server_that_is_busy_passes_a_request_to_another(model: PoolModel) -> None:
+    busy, free = made("llmapi", busy=True), made("llmapi", pieces=["one", *[" more"] * 500])
+    free.interval_s = 0.01
+    async with serving(busy) as first, pool(model, free) as engine:
+        args = engine._args.model_copy(update={"urls": (first, *engine._args.urls)})
+        both = TritonEngine(model, args)
+        await both.start()
+        try:
+            for _ in range(2):  # whichever is asked first
+                assert (await whole(both, stop=["m"], max_tokens=600))["choices"][0]["message"]["content"] == "one "
+        finally:
+            await both.stop()
+    assert busy.ids and len(free.ids) == 2
+    assert free.cancelled == free.ids and busy.cancelled == []  # only who answers is told
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_usage_is_the_server_s_count_where_it_counts(model: PoolModel, counts: bool) -> None:
+    server = made("ensemble", pieces=["garden"] * 7, per_event=3, counts=counts)
+    async with pool(model, server) as engine:
+        document = await whole(engine, max_tokens=7)
+        spelt = len(engine._tokenizer.encode("garden" * 7))
+        assert spelt > 7  # a garden is more than one of this tokenizer's tokens
+        assert (document["choices"][0]["finish_reason"], document["usage"]["completion_tokens"]) == ("length", 7)
+        document = await whole(engine, max_tokens=100)
+        assert document["choices"][0]["finish_reason"] == "stop"
+        assert document["usage"]["completion_tokens"] == (7 if counts else spelt)
+        document = await whole(engine, max_tokens=100, stop=["ngarden"])  # found in the first event
+        assert document["usage"]["completion_tokens"] == (3 if counts else len(engine._tokenizer.encode("garden" * 3)))
+
+
+async def test_a_field_for_which_a_model_has_no_input_is_refused(model: PoolModel) -> None:
+    server = made("llmapi", lacks=frozenset({"sampling_param_presence_penalty"}))
+    async with pool(model, server) as engine:
+        await whole(engine, frequency_penalty=1)
+        with pytest.raises(ApiError) as caught:
+            await whole(engine, presence_penalty=1)
+        assert (caught.value.status, caught.value.param) == (400, "presence_penalty")
+        assert "triton" in caught.value.message
+    assert len(server.received) == 1
+
+
+async def test_a_model_without_the_inputs_that_the_pool_needs(model: PoolModel) -> None:
+    for server, args in (
+        (made("ensemble", lacks=frozenset({"guided_decoding_guide"})), {"guided_decoding": True}),
+        (made("llmapi"), {"dialect": "ensemble", "model_name": "tensorrt_llm"}),
+    ):
+        with pytest.raises(ValueError, match="has no input .*(guided_decoding_guide|max_tokens).*'dialect' ensemble"):
+            async with pool(model, server, **args):
+                pass
 
 
 async def test_counts_are_the_server_s_where_its_metrics_can_be_read(model: PoolModel) -> None:
@@ -231,28 +336,30 @@ async def test_a_server_that_is_not_ready_gets_nothing(model: PoolModel) -> None
         await engine.health()
 
 
-@pytest.mark.parametrize("accumulates", [False, True])
-def test_characters_are_held_back_until_they_are_whole(accumulates: bool) -> None:
-    text = Text(accumulates)
-    events = ["a", "a\ufffd", "aé", "aé!"] if accumulates else ["a", "\ufffd", "", "!"]
-    found = [text.feed({"text_output": event}) for event in events]
-    assert found == (["a", "", "é", "!"] if accumulates else ["a", "", "", "\ufffd!"])
-    assert text.flush() == ""
+@pytest.mark.parametrize(("adds", "sent"), [(True, "Hi"), (False, "<|start|>Hi")])
+async def test_a_token_that_the_server_puts_before_a_prompt_is_not_sent_twice(
+    tmp_path: Path, adds: bool, sent: str
+) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    backend = byte_level_bpe(["hello"])
+    backend.post_processor = TemplateProcessing(single="<|start|> $A", special_tokens=[("<|start|>", 1)])
+    assert await _sent(saved(tmp_path, backend), adds) == sent
 
 
-def test_what_never_becomes_whole_is_shown_at_the_end() -> None:
-    text = Text(accumulates=True)
-    assert [text.feed({"text_output": event}) for event in ("a", "a\ufffd")] == ["a", ""]
-    assert (text.flush(), text.whole) == ("\ufffd", "a\ufffd")
+async def test_a_token_that_a_tokenizer_only_knows_is_sent(tmp_path: Path) -> None:
+    """A chat template may begin with it: the server wouldn't put it again."""
+    assert await _sent(saved(tmp_path, byte_level_bpe(["hello"])), adds=True) == "<|start|>Hi"
 
 
-async def test_a_token_that_the_server_puts_before_a_prompt_is_not_sent_twice(model: PoolModel) -> None:
-    for adds, sent in ((True, "Hello"), (False, "<|start|>Hello")):
-        server = made("ensemble")
-        async with pool(model, server, adds_special_tokens=adds) as engine:
-            engine._tokenizer.bos_token = "<|start|>"
-            await whole(engine, endpoint="completions", prompt=[1, *engine._tokenizer.encode("Hello")])
-        assert server.received[0]["text_input"] == sent
+async def _sent(model: PoolModel, adds: bool) -> Any:
+    config = Path(model.source) / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "bos_token": "<|start|>"}))
+    server = made("ensemble")
+    async with pool(model, server, adds_special_tokens=adds) as engine:
+        prompt = [1, *engine._tokenizer.encode("Hi", add_special_tokens=False)]
+        await whole(engine, endpoint="completions", prompt=prompt)
+    return server.received[0]["text_input"]
 
 
 @pytest.mark.parametrize(
