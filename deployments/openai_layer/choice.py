@@ -3,10 +3,9 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from deployments.openai_layer.text import Detokenizer, StopFilter
-from deployments.openai_layer.tokens import Finish, FinishReason, Sampling, Token, TokenEngine
+from deployments.openai_layer.tokens import Finish, FinishReason, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,17 @@ def _delta(text: str, tokens: Sequence[tuple[int, Token]]) -> Delta:
 
 
 async def deltas(
-    engine: TokenEngine, prompt: list[int], sampling: Sampling, stops: Sequence[str], usage: Usage
+    tokens: AsyncGenerator[Token | Finish],
+    stops: Sequence[str],
+    usage: Usage,
+    eos_token_ids: frozenset[int] = frozenset(),
+    detokenizer: Detokenizer | None = None,
 ) -> AsyncGenerator[Delta]:
-    """Generate one choice. Counts each token in `usage`; closing it aborts generation."""
-    detokenizer, stop_filter, pending = Detokenizer(engine.tokenizer), StopFilter(stops), _Pending()
-    tokens = cast("AsyncGenerator[Token | Finish]", engine.generate(prompt, sampling))
+    """One choice from its tokens, each counted in `usage`; closing it aborts generation.
+
+    `detokenizer`: of tokens that come without their text.
+    """
+    stop_filter, pending = StopFilter(stops), _Pending()
     finish: FinishReason = "length"
     count = 0
     async with aclosing(tokens):
@@ -78,10 +83,13 @@ async def deltas(
                 break
             count += token.count
             usage.completion_tokens += token.count
-            if token.id in engine.eos_token_ids:
+            if token.id in eos_token_ids:
                 finish = "stop"
                 break
-            text = detokenizer.feed(token.id) if token.text is None else token.text
+            text = token.text
+            if text is None:
+                assert detokenizer is not None, "tokens without text"
+                text = detokenizer.feed(token.id)
             pending.add(token, text)
             if sendable := stop_filter.feed(text):
                 yield pending.send(sendable)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from deployments.openai_layer.choice import Delta, Usage
-from deployments.openai_layer.logprobs import chat_logprobs, completion_logprobs
-from deployments.openai_layer.text import Tokenizer
+from deployments.openai_layer.logprobs import Spell, chat_logprobs, completion_logprobs
 
 DONE = b"data: [DONE]\n\n"
 
@@ -36,7 +35,7 @@ class Documents(Protocol):
 class _Base:
     id: str
     model: str
-    tokenizer: Tokenizer
+    spell: Spell
     logprobs: bool
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -53,7 +52,7 @@ class ChatDocuments(_Base):
         return [self._chunk(self._choice(index, delta, None, None)) for index in range(choices)]
 
     def chunk(self, index: int, delta: Delta) -> dict[str, Any]:
-        logprobs = chat_logprobs(self.tokenizer, delta.tokens) if self.logprobs and delta.tokens else None
+        logprobs = chat_logprobs(self.spell, delta.tokens) if self.logprobs and delta.tokens else None
         content = {"content": delta.text} if delta.text else {}
         return self._chunk(self._choice(index, content, logprobs, delta.finish_reason))
 
@@ -68,7 +67,7 @@ class ChatDocuments(_Base):
         return {
             "index": index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": chat_logprobs(self.tokenizer, choice.tokens) if self.logprobs else None,
+            "logprobs": chat_logprobs(self.spell, choice.tokens) if self.logprobs else None,
             "finish_reason": choice.finish_reason,
         }
 
@@ -104,7 +103,7 @@ class CompletionDocuments(_Base):
 
     def _choice(self, index: int, delta: Delta) -> dict[str, Any]:
         offsets = [len(self._echo(index)) + start for start in delta.starts]
-        logprobs = completion_logprobs(self.tokenizer, delta.tokens, offsets) if self.logprobs else None
+        logprobs = completion_logprobs(self.spell, delta.tokens, offsets) if self.logprobs else None
         return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
     def _echo(self, index: int) -> str:

@@ -1,34 +1,19 @@
 """The layer itself: an OpenAI request in, wire-ready bytes out, tokens from an engine between."""
 
-import asyncio
-import json
-import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import cast
 
 from deployments.engine import Endpoint, EngineRequest, EngineResponse
-from deployments.errors import ApiError, error_event
-from deployments.openai_layer.choice import Delta, Usage, deltas, gather
-from deployments.openai_layer.documents import DONE, ChatDocuments, CompletionDocuments, Documents, event
-from deployments.openai_layer.merge import merge
+from deployments.errors import ApiError
+from deployments.openai_layer.answer import Plan, respond
+from deployments.openai_layer.choice import Delta, Usage, deltas
+from deployments.openai_layer.documents import ChatDocuments, CompletionDocuments
 from deployments.openai_layer.prompts import Prompts
 from deployments.openai_layer.schema import ChatRequest, CompletionRequest
+from deployments.openai_layer.text import Detokenizer, token_bytes
 from deployments.openai_layer.tokenize import detokenize, tokenize
-from deployments.openai_layer.tokens import Sampling, TokenEngine
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A request, ready to run: a prompt and a sampling for each choice."""
-
-    prompts: Sequence[list[int]]
-    samplings: Sequence[Sampling]
-    stops: Sequence[str]
-    usage: Usage
-    documents: Documents
+from deployments.openai_layer.tokens import Finish, Sampling, Token, TokenEngine
 
 
 class OpenAILayer:
@@ -65,45 +50,48 @@ class OpenAILayer:
             case _:
                 parsed = CompletionRequest.parse(request.body, self._engine.name, self._honours)
                 plan = await self._plan_completion(parsed, request)
-        if parsed.stream:
-            return EngineResponse(self._stream(plan, parsed.include_usage), media_type="text/event-stream")
-        return EngineResponse(await self._whole(plan))
+        return await respond(plan, parsed)
 
-    async def _plan_chat(self, request: ChatRequest, asked: EngineRequest) -> _Plan:
+    async def _plan_chat(self, request: ChatRequest, asked: EngineRequest) -> Plan:
         prompt = await self._prompts.render(request.messages)
         top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
         max_tokens = request.max_completion_tokens or request.max_tokens
-        sampling = self._sampling(request, asked.adapter, [prompt], max_tokens, top_logprobs)
-        count = request.n or 1
+        [sampling] = self._sampling(request, asked.adapter, [prompt], max_tokens, top_logprobs)
         documents = ChatDocuments(
-            f"chatcmpl-{asked.request_id}", self._name(asked), self._engine.tokenizer, bool(request.logprobs)
+            f"chatcmpl-{asked.request_id}", self._name(asked), self._spell, bool(request.logprobs)
         )
-        samplings = [sampling[0].for_choice(index) for index in range(count)]
-        return _Plan([prompt] * count, samplings, request.stop, Usage(len(prompt)), documents)
+        usage = Usage(len(prompt))
+        choices = [
+            self._choice(prompt, sampling.for_choice(index), request.stop, usage) for index in range(request.n or 1)
+        ]
+        return Plan(choices, usage, documents)
 
     def _name(self, asked: EngineRequest) -> str:
         return asked.adapter or self._served_name
 
-    async def _plan_completion(self, request: CompletionRequest, asked: EngineRequest) -> _Plan:
+    async def _plan_completion(self, request: CompletionRequest, asked: EngineRequest) -> Plan:
         prompts = [await self._prompts.encode(prompt) for prompt in request.prompt]
         samplings = self._sampling(request, asked.adapter, prompts, request.max_tokens or 16, request.logprobs)
         count = request.n or 1
         documents = CompletionDocuments(
             f"cmpl-{asked.request_id}",
             self._name(asked),
-            self._engine.tokenizer,
+            self._spell,
             request.logprobs is not None,
             echoes=[self._prompts.text(prompt) for prompt in request.prompt for _ in range(count)]
             if request.echo
             else (),
         )
-        return _Plan(
-            [prompt for prompt in prompts for _ in range(count)],
-            [sampling.for_choice(index) for sampling in samplings for index in range(count)],
-            request.stop,
-            Usage(sum(map(len, prompts))),
-            documents,
-        )
+        usage = Usage(sum(map(len, prompts)))
+        choices = [
+            self._choice(prompt, sampling.for_choice(index), request.stop, usage)
+            for prompt, sampling in zip(prompts, samplings, strict=True)
+            for index in range(count)
+        ]
+        return Plan(choices, usage, documents)
+
+    def _spell(self, token_id: int) -> bytes:
+        return token_bytes(self._engine.tokenizer, token_id)
 
     def _sampling(
         self,
@@ -131,42 +119,11 @@ class OpenAILayer:
             for prompt in prompts
         ]
 
-    async def _whole(self, plan: _Plan) -> bytes:
-        tasks = [asyncio.ensure_future(gather(stream)) for stream in self._choices(plan)]
-        try:
-            choices = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        return json.dumps(plan.documents.whole(choices, plan.usage), ensure_ascii=False).encode()
-
-    async def _stream(self, plan: _Plan, include_usage: bool) -> AsyncGenerator[bytes]:
-        """The answer's events. Nothing is sent before there is a token, so that an engine that fails before it can
-        still be answered by an error's status; a failure after it is an event."""
-        choices = self._choices(plan)
-        opened = False
-        try:
-            async with aclosing(merge(choices)) as merged:
-                async for index, delta in merged:
-                    if not opened:
-                        opened = True
-                        if opening := b"".join(map(event, plan.documents.opening(len(choices)))):
-                            yield opening
-                    yield event(plan.documents.chunk(index, delta))
-        except Exception:
-            if not opened:
-                raise
-            logger.exception("generation failed in mid-stream")
-            # No [DONE] after this: a client must not take a broken answer for a whole one.
-            yield error_event("The engine failed while it answered.", "engine_error")
-            return
-        if include_usage:
-            yield event(plan.documents.usage_chunk(plan.usage))
-        yield DONE
-
-    def _choices(self, plan: _Plan) -> list[AsyncGenerator[Delta]]:
-        pairs = zip(plan.prompts, plan.samplings, strict=True)
-        return [deltas(self._engine, prompt, sampling, plan.stops, plan.usage) for prompt, sampling in pairs]
+    def _choice(
+        self, prompt: list[int], sampling: Sampling, stops: Sequence[str], usage: Usage
+    ) -> AsyncGenerator[Delta]:
+        tokens = cast("AsyncGenerator[Token | Finish]", self._engine.generate(prompt, sampling))
+        return deltas(tokens, stops, usage, self._engine.eos_token_ids, Detokenizer(self._engine.tokenizer))
 
 
 def fit(prompt_tokens: int, max_tokens: int | None, context_length: int, param: str) -> int:

@@ -1,10 +1,11 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import cast
 
 import pytest
 
 from deployments.openai_layer.choice import Delta, Usage, deltas, gather
-from deployments.openai_layer.text import Tokenizer
+from deployments.openai_layer.text import Detokenizer, Tokenizer
 from deployments.openai_layer.tokens import Finish, Sampling, Token
 from tests.deployments.openai_layer.fake_engine import FakeEngine
 
@@ -18,13 +19,18 @@ class Run:
         self.usage = Usage(prompt_tokens=3)
 
     async def deltas(self, stops: Sequence[str] = (), max_tokens: int = 100) -> list[Delta]:
-        stream = deltas(self.engine, [1, 2, 3], Sampling(max_tokens), stops, self.usage)
+        stream = spoken(self.engine, stops, self.usage, max_tokens)
         found = [delta async for delta in stream]
         assert self.engine.running == 0
         return found
 
     async def whole(self, stops: Sequence[str] = (), max_tokens: int = 100) -> Delta:
-        return await gather(deltas(self.engine, [1, 2, 3], Sampling(max_tokens), stops, self.usage))
+        return await gather(spoken(self.engine, stops, self.usage, max_tokens))
+
+
+def spoken(engine: FakeEngine, stops: Sequence[str], usage: Usage, max_tokens: int = 100) -> AsyncGenerator[Delta]:
+    tokens = cast("AsyncGenerator[Token | Finish]", engine.generate([1, 2, 3], Sampling(max_tokens)))
+    return deltas(tokens, stops, usage, engine.eos_token_ids, Detokenizer(engine.tokenizer))
 
 
 def ids_of(delta: Delta) -> list[int]:
@@ -160,7 +166,7 @@ async def test_special_tokens_are_counted_but_have_no_text(tokenizer: Tokenizer)
 
 async def test_closing_aborts_generation(tokenizer: Tokenizer) -> None:
     run = Run(tokenizer, "hello world hello world")
-    async with aclosing(deltas(run.engine, [1], Sampling(100), (), run.usage)) as stream:
+    async with aclosing(spoken(run.engine, (), run.usage)) as stream:
         await anext(stream)
         assert run.engine.running == 1
     assert run.engine.running == 0
@@ -189,7 +195,7 @@ class Speaking(FakeEngine):
 async def test_an_engine_that_gives_text(tokenizer: Tokenizer, finish: Finish, tokens: int) -> None:
     engine, usage = Speaking(tokenizer), Usage(3, 10)
     engine.pieces = (Token(-1, text="hé", count=2), Token(-1, text="llo", count=3), finish, Token(-1, text="never"))
-    found = [delta async for delta in deltas(engine, [1], Sampling(9), ["zzz"], usage)]
+    found = [delta async for delta in spoken(engine, ["zzz"], usage)]
     assert ("".join(delta.text for delta in found), found[-1].finish_reason) == ("héllo", finish.reason)
     assert usage.completion_tokens == 10 + tokens
 
@@ -197,5 +203,5 @@ async def test_an_engine_that_gives_text(tokenizer: Tokenizer, finish: Finish, t
 async def test_a_stop_string_ends_given_text_too(tokenizer: Tokenizer) -> None:
     engine = Speaking(tokenizer)
     engine.pieces = (Token(-1, text="one t"), Token(-1, text="wo three"), Finish("length"))
-    whole = await gather(deltas(engine, [1], Sampling(9), ["two"], Usage(1)))
+    whole = await gather(spoken(engine, ["two"], Usage(1)))
     assert (whole.text, whole.finish_reason) == ("one ", "stop")
