@@ -27,7 +27,8 @@ from deployments.event_stream import BROKEN, MEDIA_TYPE, Lines, ReplyStream, dat
 from deployments.openai_layer.documents import DONE, event
 from deployments.own_answers import PROMPT_FIELDS
 from deployments.remote import RemoteEngine, document_of
-from deployments.tgi_requests import Limits
+from deployments.tgi_native import Native
+from deployments.tgi_requests import Limits, Terms
 from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
 from deployments.upstream_errors import error_answer, excerpt
@@ -35,8 +36,6 @@ from deployments.upstream_server import Reply, Server, bad_gateway
 from deployments.upstream_stats import UpstreamStats
 
 logger = logging.getLogger("ray.serve")
-
-REQUESTS = {"chat/completions": tgi_requests.chat, "completions": tgi_requests.completion}
 
 
 class TgiArgs(UpstreamArgs):
@@ -46,6 +45,12 @@ class TgiArgs(UpstreamArgs):
         min_length=1,
         description="Where the servers are, `http://` or `https://` (`http://10.0.0.5:8080`). Each request goes to the "
         "healthy one with the fewest of this pool's.",
+    )
+    adapter_id: str | None = Field(
+        None,
+        min_length=1,
+        description="The LoRA adapter that this pool asks for, of those that the servers were started with "
+        "(`--lora-adapters`); a pool without one has the model itself.",
     )
 
 
@@ -60,9 +65,11 @@ class TgiEngine(RemoteEngine):
         # A full queue turns a server's health red (TGI issue 3241).
         upstream = Upstream(args, red_when_busy=True)
         super().__init__(upstream, UpstreamStats(upstream, "tgi"))
+        self._native = Native(upstream, args)
         self._limits = Limits()
 
     async def start(self) -> None:
+        await self._native.start()
         await self._upstream.start()
         up = [server for server in self._upstream.servers if server.state == "up"]
         told = [limits for limits in await asyncio.gather(*map(self._told_limits, up)) if limits is not None]
@@ -76,7 +83,16 @@ class TgiEngine(RemoteEngine):
             return None
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
-        body = REQUESTS[request.endpoint](request.body, self.name, self._limits)
+        terms = Terms(self.name, self._limits, self._args.adapter_id)
+        if request.endpoint == "chat/completions":
+            return await self._relay(request, tgi_requests.chat(request.body, terms))
+        asked = tgi_requests.read_completion(request.body, terms)
+        if tgi_requests.needs_native(asked):
+            return await self._native.complete(asked, terms, request, self._model.served_name)
+        return await self._relay(request, tgi_requests.completion(asked, terms))
+
+    async def _relay(self, request: EngineRequest, body: dict[str, Any]) -> EngineResponse:
+        """By the servers' own OpenAI routes."""
         data = json.dumps(body, ensure_ascii=False).encode()
         reply = await self._upstream.send(f"/v1/{request.endpoint}", data, request.request_id, at_root=True)
         chat = request.endpoint == "chat/completions"
@@ -147,8 +163,7 @@ class TgiEngine(RemoteEngine):
             context_length=self._limits.max_total_tokens,
             tools=("auto", "forced"),
             json_schema=True,
-            # Chats have them, completions don't on this route: not said to be there before both have.
-            logprobs=False,
+            logprobs=True,
         )
 
 

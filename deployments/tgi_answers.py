@@ -27,6 +27,7 @@ _PARAMS = {
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
     "max_new_tokens": "max_tokens",
+    "adapter_id": "model",
     "tool": "tools",
     "template": "messages",
 }
@@ -175,6 +176,10 @@ def _entry(token: Document) -> Document:
     return {"token": token["token"], "logprob": token["logprob"], "bytes": list(token["token"].encode())}
 
 
+def _is_about(parameter: str, message: str) -> bool:
+    return f"`{parameter}" in message or f"{parameter} `" in message
+
+
 def error(status: int, message: str, kind: str | None, prompt_field: str) -> ApiError:
     """A refusal or failure of TGI's in OpenAI's envelope. `kind` is its `error_type`."""
     if kind == "validation" or kind in ("template_error", "tool_error"):
@@ -189,5 +194,7 @@ def error(status: int, message: str, kind: str | None, prompt_field: str) -> Api
         return ApiError(429, message, type="rate_limit_error", code="upstream_overloaded", headers=headers)
     if _TOO_LONG.search(message):
         return ApiError(status, message, param=prompt_field, code="context_length_exceeded")
-    param = next((ours for theirs, ours in _PARAMS.items() if f"`{theirs}" in message or theirs == kind), prompt_field)
+    param = next((ours for theirs, ours in _PARAMS.items() if _is_about(theirs, message)), prompt_field)
+    if (param, prompt_field) == ("top_logprobs", "prompt"):
+        param = "logprobs"  # a completion's alternatives
     return ApiError(status, message, param=param, code="invalid_value")

@@ -6,14 +6,15 @@ Source: TGI 3.3's published API, and what its servers were seen to do. What it w
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from deployments.errors import ApiError
 from deployments.openai_layer.schema import ChatRequest, CompletionRequest, Content, Document
 
-CHAT_HONOURS = ("frequency_penalty", "presence_penalty", "response_format", "tools", "tool_choice")
+# Not `presence_penalty`: on TGI's chats it becomes a repetition penalty, of 2 more than was asked for.
+CHAT_HONOURS = ("frequency_penalty", "response_format", "tools", "tool_choice")
 COMPLETION_HONOURS = ("frequency_penalty",)
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's; TGI's own is what the context leaves
 
@@ -26,6 +27,20 @@ class Limits:
     max_stop_sequences: int = 4
     max_concurrent_requests: int | None = None
     max_client_batch_size: int = 4  # prompts of one request
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What requests are made by."""
+
+    engine: str
+    limits: Limits
+    adapter: str | None = None  # the servers' LoRA adapter to ask for
+
+    @property
+    def model(self) -> str:
+        """Any other name than TGI's own is an adapter's."""
+        return self.adapter or "tgi"
 
 
 class TgiMessage(Document):
@@ -81,31 +96,23 @@ class TgiChatRequest(ChatRequest):
     tool_choice: Literal["none", "auto", "required"] | TgiToolChoice | None = None
 
 
-class TgiCompletionRequest(CompletionRequest):
-    without_effect: ClassVar[Any] = {
-        **CompletionRequest.without_effect,
-        "logprobs": (None,),
-        "echo": (None, False),
-    }
-
-
-def chat(body: bytes, engine: str, limits: Limits) -> dict[str, Any]:
+def chat(body: bytes, terms: Terms) -> dict[str, Any]:
     """The body for `/v1/chat/completions`.
 
     Raises:
         ApiError: 400, with the field at fault.
     """
-    request = TgiChatRequest.parse(body, engine, CHAT_HONOURS)
+    request = TgiChatRequest.parse(body, terms.engine, CHAT_HONOURS)
+    _refuse_many_stops(request, terms)
     tools = [] if request.tool_choice == "none" else [tool.document() for tool in request.tools or ()]
     if tools and request.guide is not None:
-        message = f"The {engine} engine takes 'response_format' or 'tools', not both."
+        message = f"The {terms.engine} engine takes 'response_format' or 'tools', not both."
         raise ApiError(400, message, param="response_format", code="unsupported_parameter")
     return _without_nulls(
         {
-            **_common(request, engine, limits),
+            **_common(request, terms),
             "messages": [message.document() for message in request.messages],
             "max_tokens": request.max_completion_tokens or request.max_tokens,
-            "presence_penalty": request.presence_penalty or None,
             "logprobs": request.logprobs or None,
             "top_logprobs": request.top_logprobs if request.logprobs else None,
             "response_format": _grammar(request),
@@ -125,40 +132,73 @@ def _tool_choice(request: TgiChatRequest) -> Any:
     return choice.model_dump()
 
 
-def completion(body: bytes, engine: str, limits: Limits) -> dict[str, Any]:
-    """The body for `/v1/completions`.
+def read_completion(body: bytes, terms: Terms) -> CompletionRequest:
+    """A completion that the servers can honour, on one route or the other.
 
     Raises:
         ApiError: 400, with the field at fault.
     """
-    request = TgiCompletionRequest.parse(body, engine, COMPLETION_HONOURS)
+    request = CompletionRequest.parse(body, terms.engine, COMPLETION_HONOURS)
     if not all(isinstance(prompt, str) for prompt in request.prompt):
-        message = f"The {engine} engine takes prompts as text, not as token ids."
+        message = f"The {terms.engine} engine takes prompts as text, not as token ids."
         raise ApiError(400, message, param="prompt", code="unsupported_parameter")
-    _within(len(request.prompt), limits.max_client_batch_size, "prompts", "prompt", engine)
+    _within(len(request.prompt), terms.limits.max_client_batch_size, "prompts", "prompt", terms)
+    _refuse_many_stops(request, terms)
     if not all(request.prompt):
         raise ApiError(400, "'prompt' has no tokens.", param="prompt", code="invalid_value")
+    return request
+
+
+def needs_native(request: CompletionRequest) -> bool:
+    """Whether TGI's OpenAI route would ignore what the request asks for."""
+    return request.logprobs is not None or bool(request.echo)
+
+
+def completion(request: CompletionRequest, terms: Terms) -> dict[str, Any]:
+    """The body for `/v1/completions`."""
     return _without_nulls(
         {
-            **_common(request, engine, limits),
+            **_common(request, terms),
             "prompt": request.prompt,
             "max_tokens": request.max_tokens or DEFAULT_COMPLETION_TOKENS,
         }
     )
 
 
-def _common(request: ChatRequest | CompletionRequest, engine: str, limits: Limits) -> dict[str, Any]:
-    _within(len(request.stop), limits.max_stop_sequences, "stop strings", "stop", engine)
+def native(request: CompletionRequest, max_tokens: int, terms: Terms) -> dict[str, Any]:
+    """The `parameters` for `/generate` and `/generate_stream`, of one prompt."""
+    return _without_nulls(
+        {
+            "max_new_tokens": max_tokens,
+            "do_sample": request.temperature != 0,
+            "temperature": request.temperature or None,  # 0 is refused here
+            "top_p": _top_p(request),
+            "seed": None if request.seed is None else request.seed % 2**64 or 2**63,  # published as over 0
+            "stop": request.stop or None,
+            "frequency_penalty": request.frequency_penalty or None,
+            "top_n_tokens": request.logprobs or None,
+            "return_full_text": False,
+            "adapter_id": terms.adapter,
+        }
+    )
+
+
+def _common(request: ChatRequest | CompletionRequest, terms: Terms) -> dict[str, Any]:
     return {
-        "model": "tgi",  # any other name would be a LoRA adapter's
-        "temperature": request.temperature,  # 0 is greedy on these routes, though not on the native ones
-        "top_p": request.top_p if request.top_p is not None and request.top_p < 1 else None,  # 1 is refused
+        "model": terms.model,
+        "temperature": request.temperature,  # 0 is greedy on these routes
+        "top_p": _top_p(request),
         "seed": None if request.seed is None else request.seed % 2**64,
         "stop": request.stop or None,  # a list, never a string
         "frequency_penalty": request.frequency_penalty or None,
         "stream": request.stream or None,
         "stream_options": {"include_usage": True} if request.include_usage else None,
     }
+
+
+def _top_p(request: ChatRequest | CompletionRequest) -> float | None:
+    """1 is refused."""
+    return request.top_p if request.top_p is not None and request.top_p < 1 else None
 
 
 def _grammar(request: ChatRequest) -> dict[str, Any] | None:
@@ -168,9 +208,13 @@ def _grammar(request: ChatRequest) -> dict[str, Any] | None:
     return {"type": "json", "value": json.loads(guide.schema) if guide.schema else {"type": "object"}}
 
 
-def _within(count: int, most: int, what: str, param: str, engine: str) -> None:
+def _refuse_many_stops(request: ChatRequest | CompletionRequest, terms: Terms) -> None:
+    _within(len(request.stop), terms.limits.max_stop_sequences, "stop strings", "stop", terms)
+
+
+def _within(count: int, most: int, what: str, param: str, terms: Terms) -> None:
     if count > most:
-        message = f"The {engine} engine takes at most {most} {what}, not {count}."
+        message = f"The {terms.engine} engine takes at most {most} {what}, not {count}."
         raise ApiError(400, message, param=param, code="invalid_value")
 
 

@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import httpx
 
-from deployments.errors import unavailable
+from deployments.errors import ApiError, unavailable
 from deployments.upstream_args import UpstreamArgs, api_key, trust
 from deployments.upstream_server import Reply, Server, choose, timed_out
 
@@ -112,25 +113,34 @@ class Upstream:
                 raise timed_out(self._args.read_timeout_s) from error
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 reasons.append(explain(error))
-                self._failed(server, reasons[-1])
+                self.failed(server, reasons[-1])
                 continue
             if reply.status not in BUSY or choose(self.servers, tried) is None:
                 return reply
             reasons.append(f"status {reply.status}")
             await reply.aclose()
+        raise self.unavailable(reasons)
+
+    def unavailable(self, reasons: Sequence[str] = ()) -> ApiError:
+        """What is answered where no server took a request; `reasons`: why each that was asked didn't."""
         why = ", ".join(reasons or (server.reason for server in self.servers))
-        raise unavailable(f"No remote server takes this request: {why}.", "upstream_down", RETRY_AFTER_S)
+        return unavailable(f"No remote server takes this request: {why}.", "upstream_down", RETRY_AFTER_S)
 
     async def _post(self, server: Server, request: httpx.Request) -> Reply:
+        with self.using(server):
+            response = await self.client.send(request, stream=True)
+        server.spoke = True
+        return Reply(server, response, self._args.read_timeout_s)
+
+    @contextmanager
+    def using(self, server: Server) -> Iterator[None]:
+        """While a request is there."""
         server.in_flight += 1
         server.turn = next(self._turns)
         try:
-            response = await self.client.send(request, stream=True)
-        except BaseException:
+            yield
+        finally:
             server.in_flight -= 1
-            raise
-        server.spoke = True
-        return Reply(server, response, self._args.read_timeout_s)
 
     async def get(self, url: str, limit: int) -> bytes:
         """A small document of a server, such as its metrics; all of it within `connect_timeout_s`.
@@ -164,16 +174,16 @@ class Upstream:
                     status = await self._status(f"{server.url}/models")
         except (TimeoutError, httpx.TimeoutException):
             if not spoke and not server.spoke:  # a server that is busy answering isn't down
-                self._failed(server, f"no answer to a health check within {self._args.connect_timeout_s:g} s")
+                self.failed(server, f"no answer to a health check within {self._args.connect_timeout_s:g} s")
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            self._failed(server, explain(error))
+            self.failed(server, explain(error))
         else:
             busy = spoke or server.spoke or server.in_flight
             if 200 <= status < 300 or (self._red_when_busy and status == 503 and busy):
                 self._succeeded(server)
             else:
                 wrong = "the API key is refused, " if status in (401, 403) else ""
-                self._failed(server, f"{wrong}status {status} at a health check")
+                self.failed(server, f"{wrong}status {status} at a health check")
 
     async def _status(self, url: str) -> int:
         async with self.client.stream("GET", url) as response:
@@ -186,7 +196,8 @@ class Upstream:
             self._one_is_up.set()
             logger.info("remote server %s is up", server.url)
 
-    def _failed(self, server: Server, reason: str) -> None:
+    def failed(self, server: Server, reason: str) -> None:
+        """A health check or a connection failed."""
         server.failures += 1
         server.reason = reason
         if server.state == "new" or (server.state == "up" and server.failures >= self._args.unhealthy_after):

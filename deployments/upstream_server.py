@@ -41,6 +41,7 @@ class Reply:
         self._response = response
         self._read_timeout_s = read_timeout_s
         self._closed = False
+        server.in_flight += 1
 
     @property
     def server_root(self) -> str:

@@ -57,6 +57,37 @@ def test_completions(client: TestClient) -> None:
         fits(chunk, "Chunk")
 
 
+@pytest.mark.parametrize("parameters", [{}, {"details": True, "top_n_tokens": 2, "max_new_tokens": 3}], ids=str)
+def test_native_routes(client: TestClient, parameters: dict[str, Any]) -> None:
+    body = {"inputs": "Hello", "parameters": parameters}
+    whole = client.post("/generate", json=body).json()
+    fits(whole, "GenerateResponse")
+    text = client.post("/generate_stream", json=body).text
+    assert "[DONE]" not in text
+    found = [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line.startswith("data:")]
+    for event in found:
+        fits(event, "StreamResponse")
+    assert found[-1]["generated_text"] == whole["generated_text"]
+    assert [event["token"] for event in found] == whole["details"]["tokens"]
+    tokens = client.post("/tokenize", json={"inputs": "Hello there"}).json()
+    fits(tokens, "TokenizeResponse")
+    assert [token["text"] for token in tokens] == ["Hello", " there"]
+
+
+@pytest.mark.parametrize("parameters", [{"temperature": 0}, {"top_p": 1.0}, {"top_n_tokens": 6}], ids=str)
+def test_refusals_of_native_routes(client: TestClient, parameters: dict[str, Any]) -> None:
+    body = {"inputs": "Hello", "parameters": parameters}
+    refused = client.post("/generate", json=body)
+    assert refused.status_code == 422
+    streamed = client.post("/generate_stream", json=body)
+    if "temperature" in parameters:  # its published bounds are held first, in plain text
+        assert streamed.status_code == 422
+        return
+    fits(refused.json(), "ErrorResponse")
+    assert streamed.status_code == 200
+    assert json.loads(streamed.text.removeprefix("data:")) == refused.json()
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind"),
     [

@@ -74,7 +74,9 @@ class Server:
     waiting: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    adapters: frozenset[str] = frozenset()
     received: list[Document] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._seeds = itertools.count()
@@ -88,6 +90,9 @@ class Server:
                 Route("/metrics", self.metrics),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.completions, methods=["POST"]),
+                Route("/generate", self.generate, methods=["POST"]),
+                Route("/generate_stream", self.generate_stream, methods=["POST"]),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
             ]
         )
 
@@ -131,7 +136,107 @@ class Server:
     async def completions(self, request: Request) -> Response:
         return await self._serve(request, "CompletionRequest")
 
-    async def _serve(self, request: Request, schema: str) -> Response:
+    async def generate(self, request: Request) -> Response:
+        """The native route; a stream's errors are always under HTTP 200."""
+        return await self._native(request, stream=False)
+
+    async def generate_stream(self, request: Request) -> Response:
+        return await self._native(request, stream=True)
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await self._read(request, "GenerateRequest")
+        if isinstance(body, Response):
+            return body
+        found = [
+            {"id": hash_of(match[0]), "text": match[0], "start": match.start(), "stop": match.end()}
+            for match in PIECE.finditer(body["inputs"])
+        ]
+        return JSONResponse(found)
+
+    async def _native(self, request: Request, *, stream: bool) -> Response:
+        body = await self._read(request, "GenerateRequest")
+        if isinstance(body, Response):
+            return body
+        self.received.append(body)
+        if self.replayed:
+            return JSONResponse(self.replayed.pop(0))
+        asked: Document = body.get("parameters") or {}
+        try:
+            answer = self._native_answer(body["inputs"], asked)
+        except RefusedError as error:
+            if stream:
+                return StreamingResponse(_events([error.document()], done=False), media_type="text/event-stream")
+            return JSONResponse(error.document(), error.status)
+        if stream:
+            return StreamingResponse(self._native_events(answer), media_type="text/event-stream")
+        return await _unless_left(request, self._native_whole(answer))
+
+    def _native_answer(self, inputs: str, asked: Document) -> "Answer":
+        """
+        Raises:
+            RefusedError: a limit is passed.
+        """
+        if not inputs:
+            raise RefusedError(422, "Input validation error: `inputs` cannot be empty", "validation")
+        if asked.get("temperature") == 0:
+            raise RefusedError(422, "Input validation error: `temperature` must be strictly positive", "validation")
+        if (asked.get("top_n_tokens") or 0) > 5:
+            raise RefusedError(422, "Input validation error: `top_n_tokens` must be >= 0 and <= 5", "validation")
+        greedy = not asked.get("do_sample") and asked.get("temperature") is None
+        as_openai = {
+            "max_tokens": asked.get("max_new_tokens"),
+            "temperature": 0 if greedy else 1,
+            "stop": asked.get("stop"),
+            "logprobs": True,
+            "top_logprobs": asked.get("top_n_tokens"),
+            **{name: asked.get(name) for name in ("top_p", "seed", "frequency_penalty")},
+        }
+        [answer] = self._answers({**as_openai, "model": asked.get("adapter_id") or "tgi", "prompt": inputs}, False)
+        return answer
+
+    async def _native_whole(self, answer: "Answer") -> Document:
+        async for _ in self._paced(answer):
+            pass
+        tokens = [answer.token(at) for at in range(len(answer.tokens))]
+        return {
+            "generated_text": "".join(answer.shown),
+            "details": {
+                "finish_reason": answer.reason,
+                "generated_tokens": len(answer.tokens),
+                "seed": None,
+                "prefill": [],
+                "tokens": [token for token, _ in tokens],
+                **({"top_tokens": [top for _, top in tokens]} if answer.tops else {}),
+            },
+        }
+
+    async def _native_events(self, answer: "Answer") -> AsyncGenerator[bytes]:
+        async for at in self._paced(answer, len(answer.tokens)):
+            if at == self.fails_after:
+                yield _event({"error": "Request failed during generation: out of memory", "error_type": "generation"})
+                return
+            token, top = answer.token(at)
+            last = at == len(answer.tokens) - 1
+            details = {
+                "finish_reason": answer.reason,
+                "generated_tokens": len(answer.tokens),
+                "input_length": answer.prompt_tokens,
+                "seed": None,
+            }
+            yield _event(
+                {
+                    "index": at + 1,
+                    "token": token,
+                    **({"top_tokens": top} if answer.tops else {}),
+                    "generated_text": "".join(answer.shown) if last else None,
+                    "details": details if last else None,
+                }
+            )
+            yield b": keep-alive\n\n"
+
+    async def _read(self, request: Request, schema: str) -> Any:
+        """The body, held to what is published; or the answer to one that isn't so."""
+        self.authorizations.append(request.headers.get("authorization"))
         if self.api_key is not None and request.headers.get("authorization") != f"Bearer {self.api_key}":
             return Response(status_code=401)
         try:
@@ -140,6 +245,12 @@ class Server:
             return PlainTextResponse(f"Failed to parse the request body as JSON: {error}", 400)
         if problem := next(validator(schema).iter_errors(body), None):
             return PlainTextResponse(f"Failed to deserialize the JSON body: {problem.message}", 422)
+        return body
+
+    async def _serve(self, request: Request, schema: str) -> Response:
+        body = await self._read(request, schema)
+        if isinstance(body, Response):
+            return body
         self.received.append(body)
         if self.replayed:
             return self._replay(self.replayed.pop(0))
@@ -148,7 +259,7 @@ class Server:
             answers = self._answers(body, chat)
         except RefusedError as error:
             if body.get("stream"):  # always 200
-                return StreamingResponse(_events([error.document()], chat), media_type="text/event-stream")
+                return StreamingResponse(_events([error.document()]), media_type="text/event-stream")
             return JSONResponse(error.document(), error.status)
         if body.get("stream"):
             return StreamingResponse(self._stream(body, answers, chat), media_type="text/event-stream")
@@ -156,7 +267,7 @@ class Server:
 
     def _replay(self, recorded: Any) -> Response:
         if isinstance(recorded, list):
-            return StreamingResponse(_events(recorded, True), media_type="text/event-stream")
+            return StreamingResponse(_events(recorded), media_type="text/event-stream")
         return JSONResponse(recorded)
 
     def _answers(self, body: Document, chat: bool) -> list["Answer"]:
@@ -175,6 +286,8 @@ class Server:
             )
         if (body.get("top_logprobs") or 0) > 5:
             raise RefusedError(422, "Input validation error: `top_n_tokens` must be >= 0 and <= 5", "validation")
+        if (adapter := body.get("model")) not in ("tgi", None, *self.adapters):
+            raise RefusedError(422, f"Input validation error: adapter_id `{adapter}` not found", "validation")
         if chat and body.get("tools") and body.get("response_format"):
             raise RefusedError(422, "Input validation error: Grammar and tools are mutually exclusive", "tool_error")
         if self.running + self.waiting >= self.max_concurrent_requests:
@@ -231,7 +344,7 @@ class Server:
             yield _event({**head, "choices": [], "usage": total([answer.usage() for answer in answers])})
         yield b"data: [DONE]\n\n"
 
-    async def _paced(self, answer: "Answer") -> AsyncGenerator[int]:
+    async def _paced(self, answer: "Answer", tokens: int | None = None) -> AsyncGenerator[int]:
         """The index of each token when it is there; a client that leaves ends it."""
         self.waiting += 1
         async with self._places:
@@ -239,7 +352,7 @@ class Server:
             self.running += 1
             self.prompt_tokens += answer.prompt_tokens
             try:
-                for at in range(len(answer.shown)):
+                for at in range(len(answer.shown) if tokens is None else tokens):
                     await asyncio.sleep(self.interval_s)
                     self.generated_tokens += 1
                     yield at
@@ -313,14 +426,35 @@ class Answer:
         reason = self.stated if last and not self.tool else None
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprob(self, at: int) -> Document:
-        random = Random(f"{self._key} {at} {self.shown[at]}")
+    @property
+    def tops(self) -> int:
+        """Alternatives to tell of each token."""
+        return self._body.get("top_logprobs") or 0
+
+    def _alternatives(self, at: int) -> list[tuple[str, float]]:
+        """Texts with their log probabilities, the token's own first."""
+        text = self.tokens[at]
+        random = Random(f"{self._key} {at} {text}")
         first = -random.uniform(0.1, 0.6)
-        alternatives = [(self.shown[at], first), *((f" other{rank}", first - 1.5 * rank) for rank in range(1, 6))]
-        top = [
-            {"token": token, "logprob": value} for token, value in alternatives[: self._body.get("top_logprobs") or 0]
+        return [(text, first), *((f" other{rank}", first - 1.5 * rank) for rank in range(1, 6))]
+
+    def _logprob(self, at: int) -> Document:
+        (text, first), *_ = told = self._alternatives(at)
+        top = [{"token": token, "logprob": value} for token, value in told[: self.tops]]
+        return {"token": text, "logprob": first, "top_logprobs": top}
+
+    @property
+    def tokens(self) -> list[str]:
+        """On the native routes the end of a sequence is a token, too."""
+        return [*self.shown, "</s>"] if self.reason == "eos_token" else self.shown
+
+    def token(self, at: int) -> tuple[Document, list[Document]]:
+        """Of the native routes: a token, and its alternatives."""
+        told = [
+            {"id": hash_of(text), "text": text, "logprob": logprob, "special": text == "</s>"}
+            for text, logprob in self._alternatives(at)
         ]
-        return {"token": self.shown[at], "logprob": first, "top_logprobs": top}
+        return told[0], told[: self.tops]
 
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, Document]) -> Response:
@@ -363,10 +497,11 @@ def _event(document: Any) -> bytes:
     return f"data:{json.dumps(document)}\n\n".encode()
 
 
-async def _events(documents: list[Any], chat: bool) -> AsyncGenerator[bytes]:
+async def _events(documents: list[Any], *, done: bool = True) -> AsyncGenerator[bytes]:
     for document in documents:
         yield _event(document)
-    yield b"data: [DONE]\n\n"
+    if done:
+        yield b"data: [DONE]\n\n"
 
 
 @click.command()
