@@ -81,7 +81,7 @@ def rows(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 
 def _rows(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for name, field in schema.get("properties", {}).items():
-        kind = next((branch for branch in field.get("anyOf", []) if branch["type"] != "null"), field)
+        kind = next((branch for branch in field.get("anyOf", []) if branch.get("type") != "null"), field)
         value = {} if "$ref" in kind else field.get("default")  # what is in a model has rows of its own
         default = "required" if name in schema.get("required", []) else _default(value)
         bounds = ", ".join(text.format(kind[bound]) for bound, text in BOUNDS.items() if bound in kind)

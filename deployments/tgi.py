@@ -9,15 +9,16 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import httpx
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from deployments import tgi_answers, tgi_requests
 from deployments.engine import (
     Capabilities,
     Endpoint,
+    EngineDeadError,
     EngineRequest,
     EngineResponse,
     PoolModel,
@@ -27,6 +28,7 @@ from deployments.event_stream import BROKEN, MEDIA_TYPE, Lines, ReplyStream, dat
 from deployments.openai_layer.documents import DONE, event
 from deployments.own_answers import PROMPT_FIELDS
 from deployments.remote import RemoteEngine, document_of
+from deployments.tgi_launcher import Launcher, TgiLaunch
 from deployments.tgi_native import Native
 from deployments.tgi_requests import Limits, Terms
 from deployments.upstream import DOCUMENT_LIMIT, Upstream
@@ -37,14 +39,22 @@ from deployments.upstream_stats import UpstreamStats
 
 logger = logging.getLogger("ray.serve")
 
+LOADING_S = 1800  # for a server to fetch and load its model
+
 
 class TgiArgs(UpstreamArgs):
     """`engine_args` of a pool of TGI servers. The pool's `model` is for people: a server has one model."""
 
     urls: tuple[str, ...] = Field(
-        min_length=1,
+        (),
         description="Where the servers are, `http://` or `https://` (`http://10.0.0.5:8080`). Each request goes to the "
         "healthy one with the fewest of this pool's.",
+    )
+    launch: TgiLaunch | None = Field(
+        None,
+        description="Instead of `urls`: start a server of the replica's own on loopback, with these flags of "
+        "`text-generation-launcher` (`{}` for its defaults), where that is installed. `model` is what it loads; "
+        f"`start_timeout_s` is {LOADING_S} by default then.",
     )
     adapter_id: str | None = Field(
         None,
@@ -53,27 +63,65 @@ class TgiArgs(UpstreamArgs):
         "(`--lora-adapters`); a pool without one has the model itself.",
     )
 
+    @model_validator(mode="after")
+    def _has_servers(self) -> Self:
+        if bool(self.urls) == (self.launch is not None):
+            raise ValueError("give either 'urls', of servers that run elsewhere, or 'launch', to start one here")
+        return self
+
 
 class TgiEngine(RemoteEngine):
-    """TGI servers that run elsewhere. While they are down, requests get a 503; this replica stays."""
+    """TGI servers that run elsewhere: while they are down, requests get a 503; this replica stays. Or one that this
+    replica has started: without it, the replica is replaced."""
 
     name = "tgi"
 
     def __init__(self, model: PoolModel, args: TgiArgs) -> None:
         self._model = model
         self._args = args
+        self._launcher = None if args.launch is None else Launcher(args.launch, model)
         # A full queue turns a server's health red (TGI issue 3241).
-        upstream = Upstream(args, red_when_busy=True)
+        upstream = Upstream(_reach(args, self._launcher), red_when_busy=True)
         super().__init__(upstream, UpstreamStats(upstream, "tgi"))
         self._native = Native(upstream, args)
         self._limits = Limits()
 
     async def start(self) -> None:
         await self._native.start()
-        await self._upstream.start()
+        await self._start_servers()
         up = [server for server in self._upstream.servers if server.state == "up"]
         told = [limits for limits in await asyncio.gather(*map(self._told_limits, up)) if limits is not None]
         self._limits = tgi_requests.least(told)
+
+    async def _start_servers(self) -> None:
+        if self._launcher is None:
+            await self._upstream.start()
+            return
+        await self._launcher.start()
+        ended = asyncio.create_task(self._launcher.ended())
+        starting = asyncio.create_task(self._upstream.start())
+        try:
+            await asyncio.wait({ended, starting}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (ended, starting):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (ended, starting):
+                task.cancel()
+            await asyncio.gather(ended, starting, return_exceptions=True)
+
+    async def health(self) -> None:
+        await super().health()
+        if self._launcher is not None:
+            self._launcher.raise_if_ended()
+            [server] = self._upstream.servers
+            if server.state == "down":
+                raise EngineDeadError(f"the TGI server of this replica doesn't answer: {server.reason}")
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._launcher is not None:
+            await self._launcher.stop()
 
     async def _told_limits(self, server: Server) -> Limits | None:
         try:
@@ -165,6 +213,14 @@ class TgiEngine(RemoteEngine):
             json_schema=True,
             logprobs=True,
         )
+
+
+def _reach(args: TgiArgs, launcher: Launcher | None) -> TgiArgs:
+    """The args by which the servers are reached."""
+    if launcher is None:
+        return args
+    waits = args.start_timeout_s if "start_timeout_s" in args.model_fields_set else LOADING_S
+    return args.model_copy(update={"urls": (launcher.url,), "start_timeout_s": waits})
 
 
 def _error(document: Mapping[str, Any], endpoint: Endpoint, status: int) -> ApiError:

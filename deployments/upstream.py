@@ -53,7 +53,8 @@ class Upstream:
         await asyncio.gather(*map(self._check, self.servers))
         self._watchers = [asyncio.create_task(self._watch(server)) for server in self.servers]
         try:
-            await asyncio.wait_for(self._one_is_up.wait(), self._args.start_timeout_s)
+            async with asyncio.timeout(self._args.start_timeout_s):
+                await self._one_is_up.wait()
         except TimeoutError:
             wrong = "; ".join(f"{server.url}: {server.reason}" for server in self.servers)
             message = f"no remote server was healthy within {self._args.start_timeout_s:g} s: {wrong}"
