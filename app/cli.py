@@ -164,7 +164,7 @@ def engines_install(names: tuple[str, ...], json_: bool) -> None:
             environment = environment_build.install(name, _progress)
         except (UnknownEngineError, InstallError) as error:
             _fail(error)
-        built.append({"engine": name, "variant": environment.variant, "path": str(environment.folder)})
+        built.append({"engine": environment.engine, "variant": environment.variant, "path": str(environment.folder)})
         if not json_:
             click.echo(f"{name}: installed in {environment.folder}")
     if json_:

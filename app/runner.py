@@ -104,8 +104,7 @@ def prepare(checked: Checked, report: Report) -> None:
         RunError: an engine can't run its model here.
     """
     for engine in sorted({pool.engine for pool in checked.pools.values()} & environments.ENGINES.keys()):
-        # Without a variant there is nothing to install: its package is in the image of the nodes that it runs on.
-        if environments.ENGINES[engine] and not environments.is_here(engine):
+        if not environments.is_here(engine):  # as in an image that was made for it
             environment_build.install(engine, report)
     for name, pool in checked.pools.items():
         if registry.ENGINES[pool.engine].has_files:

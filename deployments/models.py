@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from huggingface_hub import constants, get_token, is_offline_mode, snapshot_download, try_to_load_from_cache
+from huggingface_hub import constants, get_token, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -118,7 +118,7 @@ def _from_hub(model: str, revision: str | None, report: Callable[[str], None]) -
         validate_repo_id(model)
     except HFValidationError as error:
         raise _not_found(model, f"no such name can be looked for. {error} {_accepted()}") from None
-    if not is_offline_mode():
+    if not constants.HF_HUB_OFFLINE:
         report(_without_secrets(f"{model}: fetching from {constants.ENDPOINT} what {constants.HF_HUB_CACHE} lacks"))
     try:
         folder = Path(snapshot_download(model, revision=revision, allow_patterns=SAFE_FILES))

@@ -31,6 +31,8 @@ CURL = (
     '{"model": "m", "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}\''
 )
 
+HAVING = "those that have one: sglang, tensorrt_llm, vllm"
+
 
 @pytest.fixture(autouse=True)
 def no_variables_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_an_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("vlm", "engine 'vlm' has no environment (those that have one: sglang, vllm); did you mean 'vllm'?"),
+        ("vlm", f"engine 'vlm' has no environment ({HAVING}); did you mean 'vllm'?"),
         ("transformers", "the transformers engine runs in Enginehouse's own environment; it has no other"),
     ],
 )

@@ -116,4 +116,4 @@ def test_a_contract_is_compared_where_the_package_is(with_stand_in: None) -> Non
 def test_without_the_package_the_doctor_says_so() -> None:
     result = ask("--engine", "tensorrt_llm")
     assert result.exit_code == 1
-    assert "FAIL  tensorrt_llm: environment: the tensorrt_llm engine has no environment to install" in result.output
+    assert "FAIL  tensorrt_llm: environment: the tensorrt_llm engine has no cpu environment, only cuda" in result.output

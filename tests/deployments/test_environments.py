@@ -37,12 +37,14 @@ NOT_INSTALLED = (
     "engine-python: on this node, the vllm environment is not installed; run 'enginehouse engines install vllm' here\n"
 )
 
+HAVING = "those that have one: sglang, tensorrt_llm, vllm"
 
-def make_wheel(folder: Path, name: str, version: str) -> None:
+
+def make_wheel(folder: Path, name: str, version: str, requires: str = "absent-package") -> None:
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": f"VERSION = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: absent-package\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: {requires}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
@@ -64,6 +66,10 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     wheels = tmp_path_factory.mktemp("wheels")
     make_wheel(wheels, "tiny_engine", "1.0")
     make_wheel(wheels, "tiny_tool", "2.5")
+    make_wheel(wheels, "tiny_whole", "3.0", requires="tiny-part")
+    make_wheel(wheels, "tiny_part", "4.0")
+    make_wheel(wheels, "tiny_part", "4.1", requires="tiny-other")
+    make_wheel(wheels, "tiny_other", "1.5", requires="tiny-other")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PIP_")]:
             patch.delenv(name)
@@ -174,6 +180,32 @@ def test_a_half_built_folder_is_built_anew(target: Environment) -> None:
     build(target, lambda line: None)
     assert is_installed(target)
     assert not leftover.exists()
+
+
+def test_what_a_lock_leaves_open_is_resolved_and_written_down(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_build, "RESOLVED_ON_INSTALL", {"vllm": ("tiny-whole",)})
+    # The lock's own version of what tiny-whole asks for wins, as does that of a package which it doesn't.
+    locks = write_locks(tmp_path / "locks", "tiny-part==4.0", "tiny-tool==2.5", "tiny-whole==3.0")
+    target = environment("vllm", locks=locks)
+    reported: list[str] = []
+    build(target, reported.append)
+    log = f"the log is {target.folder}.log"
+    resolved = ["[1] tiny-whole", "[2] tiny-part", "[3] tiny-other", f"unpacking 3 packages; {log}"]
+    assert reported[1:] == [*resolved, "[1/3] tiny-part", "[2/3] tiny-tool", f"unpacking 3 packages; {log}"]
+    versions = target.versions.read_text().replace("_", "-").splitlines()
+    assert versions == ["tiny-other==1.5", "tiny-part==4.0", "tiny-tool==2.5", "tiny-whole==3.0"]
+
+
+def test_a_package_of_its_makers_index_is_told_with_where_it_is(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_build, "RESOLVED_ON_INSTALL", {"vllm": ("only-theirs",)})
+    target = environment("vllm", locks=write_locks(tmp_path / "locks", "only-theirs==1.2"))
+    with pytest.raises(InstallError, match=r"\nonly-theirs==1\.2 comes with vllm, .* in PIP_EXTRA_INDEX_URL, and run"):
+        build(target, lambda line: None)
+    assert not target.folder.exists()
 
 
 def test_callers_at_one_time_share_a_build(target: Environment) -> None:
@@ -303,8 +335,8 @@ def test_prune_removes_the_engine_s_other_environments(cache: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("vlm", "engine 'vlm' has no environment (those that have one: sglang, vllm); did you mean 'vllm'?"),
-        ("word", "engine 'word' has no environment (those that have one: sglang, vllm)"),
+        ("vlm", f"engine 'vlm' has no environment ({HAVING}); did you mean 'vllm'?"),
+        ("word", f"engine 'word' has no environment ({HAVING})"),
         ("transformers", "the transformers engine runs in Enginehouse's own environment; it has no other"),
     ],
 )
@@ -332,8 +364,9 @@ def test_describe_lists_every_variant_and_the_built_in_engines(cache: Path) -> N
     own = [(engine, variant) for engine, variants in ENGINES.items() for variant in variants]
     assert list(rows) == [*built_in, *own]
     assert rows["simulated", "built in"].version == metadata.version("enginehouse")
-    assert [row.version for row in describe()][5:] == ["0.32.0", "0.32.0", "0.5.23", "0.5.23"]
-    assert [row.here for row in describe()][5:] == [machine_variant() == "cpu", machine_variant() == "cuda"] * 2
+    assert [row.version for row in describe()][5:] == ["0.32.0", "0.32.0", "0.5.23", "0.5.23", "1.2.1"]
+    variants = ["cpu", "cuda", "cpu", "cuda", "cuda"]
+    assert [row.here for row in describe()][5:] == [variant == machine_variant() for variant in variants]
     assert not rows["vllm", "cpu"].installed
     assert rows["vllm", "cpu"].path == str(environment("vllm", "cpu").folder)
 
@@ -407,7 +440,7 @@ def test_importing_the_launcher_loads_nothing_heavy() -> None:
 @pytest.fixture(params=[f"{engine}-{variant}" for engine, variants in ENGINES.items() for variant in variants])
 def shipped(request: pytest.FixtureRequest) -> dict[str, str]:
     lines = pin_lines(environments.LOCKS / f"{request.param}.txt")
-    pins = [re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.+]+)", line) for line in lines]
+    pins = [re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[serve\])?==([A-Za-z0-9.+]+)", line) for line in lines]
     assert all(pins), "every line is an exact pin"
     found: dict[str, str] = {canonicalize_name(pin[1]): pin[2] for pin in pins if pin}
     assert len(found) == len(lines), "no package is pinned twice"
