@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from dataclasses import asdict
+from contextlib import aclosing, closing
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any, cast
 
+import ray
 from ray import serve
 from ray.serve import Application
 
@@ -18,15 +19,26 @@ from deployments.capabilities import refuse_beyond
 from deployments.config import PoolConfig
 from deployments.engine import Capabilities, Endpoint, Engine, EngineDeadError, EngineRequest, EngineResponse, PoolModel
 from deployments.errors import ApiError, internal_error, unavailable
-from deployments.wire import Description, Head, Refusal, WireRequest, WireResponse, unpack
+from deployments.plane.address import ReplyTo
+from deployments.plane.line import Lines, ReaderGoneError
+from deployments.wire import Description, Head, PlaneOutcome, Refusal, WireRequest, WireResponse, unpack
 
 logger = logging.getLogger("ray.serve")
 
 ENGINE_RESTART_S = 30  # what a client is told to wait while a dead engine's replica is replaced
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A stream of which the first bytes are there."""
+
+    response: EngineResponse
+    first: bytes
+    body: AsyncGenerator[bytes]
+
+
 class Pool:
-    """One replica: an engine, and the two ways to ask it.
+    """One replica: an engine, and the ways to ask it.
 
     Ray cancels the call when the client leaves; that closes the engine's stream, which aborts generation.
     """
@@ -35,6 +47,7 @@ class Pool:
         self._engine = engine
         self._engine_name = engine_name
         self._adapters = adapters or AdapterSet(engine, PoolModel("", ""))
+        self._lines: Lines | None = None
 
     @cached_property
     def _can(self) -> Capabilities:
@@ -48,26 +61,59 @@ class Pool:
             raise TypeError(f"{request['endpoint']}: the engine streams an answer that was not to be streamed")
         return {**self._head(response), "body": response.body}
 
+    async def relay(self, request: WireRequest, reply_to: ReplyTo) -> WireResponse | PlaneOutcome:
+        """An answer as it is made, by the token plane; the call stays open until the answer has ended. What isn't a
+        stream, such as an error, comes back by the call."""
+        line = await self._lines.to(reply_to["address"]) if self._lines is not None else None
+        if line is None:
+            return "unreachable"
+        begun = await self._begin(request)
+        if isinstance(begun, EngineResponse):
+            return {**self._head(begun), "body": cast("bytes", begun.body)}
+        async with aclosing(begun.body) as body:
+            with closing(line.outlet(reply_to["ticket"])) as outlet:
+                outlet.head(self._head(begun.response))
+                try:
+                    await outlet.write(begun.first)
+                    async for chunk in body:
+                        await outlet.write(chunk)
+                except ReaderGoneError:
+                    pass  # leaving the body aborts generation
+                except Exception as error:
+                    logger.error("the engine failed while it answered", exc_info=error)
+                    outlet.broken()
+                else:
+                    outlet.end()
+        return "streamed"
+
     async def stream(self, request: WireRequest) -> AsyncGenerator[Head | bytes]:
-        """An answer as it is made: its head, then its bytes. The head waits for the first byte, so that an engine
-        that fails before it gives an error's status."""
-        response = await self._answer(unpack(request))
-        if isinstance(response.body, bytes):
-            yield self._head(response)
-            yield response.body
+        """As `relay`, by the handle: the answer's head, then its bytes."""
+        begun = await self._begin(request)
+        if isinstance(begun, EngineResponse):
+            yield self._head(begun)
+            yield cast("bytes", begun.body)
             return
-        async with aclosing(cast("AsyncGenerator[bytes]", response.body)) as body:
-            try:
-                first = await anext(body, b"")
-            except Exception as error:
-                failed = _failure(error, request["endpoint"])
-                yield self._head(failed)
-                yield cast("bytes", failed.body)
-                return
-            yield self._head(response)
-            yield first
+        async with aclosing(begun.body) as body:
+            yield self._head(begun.response)
+            yield begun.first
             async for chunk in body:
                 yield chunk
+
+    async def _begin(self, request: WireRequest) -> "EngineResponse | _Begun":
+        """An answer up to its first bytes, so that an engine that fails before them gives an error's status; one that
+        is whole as it is."""
+        response = await self._answer(unpack(request))
+        if isinstance(response.body, bytes):
+            return response
+        body = cast("AsyncGenerator[bytes]", response.body)
+        try:
+            return _Begun(response, await anext(body, b""), body)
+        except Exception as error:
+            await body.aclose()
+            return _failure(error, request["endpoint"])
+        except BaseException:
+            await body.aclose()
+            raise
 
     async def _answer(self, request: EngineRequest) -> EngineResponse:
         try:
@@ -136,11 +182,14 @@ class PoolReplica(Pool):
         super().__init__(engine, pool.engine, adapters)
         await self._engine.start()
         await self._adapters.start()
+        self._lines = Lines(ray.get_runtime_context().get_node_id())
 
     async def __del__(self) -> None:
         if hasattr(self, "_engine"):
             await self._adapters.stop()
             await self._engine.stop()
+            if self._lines is not None:
+                self._lines.stop()
 
 
 deployment = serve.deployment(

@@ -1,7 +1,7 @@
 """What crosses a handle between the ingress and a pool: plain dicts and bytes, so that their versions may differ."""
 
 from dataclasses import asdict
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from deployments.engine import Endpoint, EngineRequest
 
@@ -11,6 +11,10 @@ class WireRequest(TypedDict):
     body: bytes
     request_id: str
     adapter: str | None
+
+
+# How an answer by the token plane went: it was sent; or the ingress can't be reached by it, and nothing began.
+PlaneOutcome = Literal["streamed", "unreachable"]
 
 
 class Description(TypedDict):
