@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
+from starlette.types import Receive
 
 from app import routing
 from app.config import IngressConfig, ModelConfig
@@ -178,12 +179,12 @@ def _taken(name: str) -> ApiError:
     return ApiError(400, message, param="lora_name", code="name_taken")
 
 
-def add_adapters(app: FastAPI, gateway: Gateway, read_body: Callable[[Request, int], Awaitable[bytes]]) -> None:
+def add_adapters(app: FastAPI, gateway: Gateway, read_body: Callable[[Receive, int], Awaitable[bytes]]) -> None:
     """The two endpoints. They change the server: they are for its operators."""
     api = AdapterApi(gateway)
 
     async def parse(request: Request, schema: type[BaseModel]) -> Any:
-        body = await read_body(request, gateway.config.max_body_bytes)
+        body = await read_body(request.receive, gateway.config.max_body_bytes)
         try:
             return schema.model_validate_json(body)
         except ValidationError as error:

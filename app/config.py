@@ -40,6 +40,10 @@ class IngressConfig(BaseModel):
     status_interval_s: float = Field(
         1.0, ge=0.1, description="Seconds between two looks at which pools are up. A look costs the controller a call."
     )
+    token_plane: bool = Field(
+        True,
+        description="Streams come straight from replicas, by socket; false: by Ray, which costs several times the CPU.",
+    )
 
 
 def load_ingress_config(values: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> IngressConfig:

@@ -4,19 +4,19 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import routing
 from app.adapter_api import add_adapters
+from app.calls import Caller, PoolStream
 from app.capabilities import model_document
 from app.config import IngressConfig
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
@@ -24,7 +24,8 @@ from app.openapi import request_body
 from app.pools import PoolDirectory
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
-from deployments.wire import Head, WireRequest, WireResponse, pack
+from deployments.plane.hub import StreamLostError
+from deployments.wire import Head, pack
 
 logger = logging.getLogger("ray.serve")
 
@@ -32,16 +33,21 @@ DESCRIPTION = "One door, many engines: OpenAI's API over pools of vLLM, SGLang, 
 
 
 class Gateway:
-    """What the endpoints share: the live configuration, and the pools."""
+    """What the endpoints share: the live configuration, the pools, and the way to ask them."""
 
-    def __init__(self, pools: PoolDirectory) -> None:
+    def __init__(self, pools: PoolDirectory, caller: Caller | None = None) -> None:
         self.config = IngressConfig()
         self.pools = pools
+        self.caller = caller or Caller()
         self.started = int(time.time())
 
-    async def answer(self, endpoint: Endpoint, request: Request) -> Response:
-        """Route a request to a pool, in one handle call, and pass its answer back."""
-        body = await read_body(request, self.config.max_body_bytes)
+    async def answer(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
+        """Route a request to a pool, in one handle call, and pass its answer back.
+
+        Raises:
+            ApiError: it can't be; nothing was sent.
+        """
+        body = await read_body(receive, self.config.max_body_bytes)
         wanted = routing.read_request(body)
         pool = self._choose(wanted.model)
         adapter = None if wanted.model in self.config.models else wanted.model
@@ -49,15 +55,22 @@ class Gateway:
         wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex, adapter))
         try:
             handle = self.pools.handle(pool)
-            return await (_streamed if wanted.stream else _whole)(handle, pool, wire)
+            if wanted.stream:
+                stream = await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
+            else:
+                answer = await self.caller.whole(handle, wire)
         except BackPressureError as error:
             message = f"The pool '{pool}' has as many requests as it may queue."
             headers = {"retry-after": str(self.config.retry_after_s)}
             raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from error
-        except (RayError, RayServeException) as error:
+        except (RayError, RayServeException, StreamLostError) as error:
             logger.warning("pool %s gave no answer: %r", pool, error)
             message = f"The pool '{pool}' lost the replica that had this request."
             raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
+        if wanted.stream:
+            await _send_stream(send, stream, pool, anthropic_error_event if endpoint == "messages" else error_event)
+        else:
+            await _send(send, answer["status"], _headers(answer, pool), answer["body"])
 
     def _choose(self, model: str) -> str:
         pools = self._pools_of(model)
@@ -88,84 +101,139 @@ class Gateway:
         return {**model_document(name, pools), **openai}
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(receive: Receive, limit: int) -> bytes:
     """A request's body.
 
     Raises:
         ApiError: 413, as soon as it is longer than `limit` bytes; 499, which nobody reads, where the client left.
     """
-    chunks, size = [], 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
-            chunks.append(chunk)
-    except ClientDisconnect:
-        raise ApiError(499, "The client left while it sent its request.") from None
-    return b"".join(chunks)
+    chunks, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ApiError(499, "The client left while it sent its request.")
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
+        chunks.append(chunk)
+        more = message.get("more_body", False)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _whole(handle: Any, pool: str, wire: WireRequest) -> Response:
-    call = handle.respond.remote(wire)
-    try:
-        answer = cast(WireResponse, await call)
-    except asyncio.CancelledError:
-        call.cancel()
-        raise
-    return Response(answer["body"], answer["status"], _headers(pool, answer), answer["media_type"])
+class Answering:
+    """The ASGI application of one endpoint: what it does for each request is what a request costs."""
 
-
-async def _streamed(handle: Any, pool: str, wire: WireRequest) -> Response:
-    stream = handle.options(stream=True).stream.remote(wire)
-    try:
-        head = cast(Head, await anext(stream))
-    except asyncio.CancelledError:
-        stream.cancel()
-        raise
-    broken = anthropic_error_event if wire["endpoint"] == "messages" else error_event
-    return _Relay(stream, broken, head["status"], _headers(pool, head), head["media_type"])
-
-
-class _Relay(StreamingResponse):
-    """The rest of a pool's stream; the pool is told when nobody reads it any more."""
-
-    def __init__(
-        self,
-        stream: Any,
-        broken: Callable[[str, str], bytes],  # makes the event for a stream that breaks
-        status: int,
-        headers: dict[str, str],
-        media_type: str,
-    ) -> None:
-        super().__init__(self._relay(), status, headers, media_type)
-        self._stream = stream
-        self._broken = broken
-        self._ended = False
+    def __init__(self, gateway: Gateway, endpoint: Endpoint) -> None:
+        self._gateway = gateway
+        self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Here, not in the generator: that may be left before it starts, or while it waits for a client to read.
+        client = _Client(receive)
         try:
-            await super().__call__(scope, receive, send)
+            await self._gateway.answer(self._endpoint, client.receive, send)
+        except asyncio.CancelledError:
+            if not client.took_back():
+                raise  # by others, who want to see it
+        except ApiError as error:
+            await _send_error(send, error, anthropic=self._endpoint == "messages")
+        except Exception as error:
+            logger.error("the ingress failed", exc_info=error)
+            await _send_error(send, internal_error(), anthropic=self._endpoint == "messages")
         finally:
-            if not self._ended:
-                self._stream.cancel()
+            client.forget()
 
-    async def _relay(self) -> AsyncGenerator[bytes]:
+
+class _Client:
+    """A request's messages; after the last of them, the task that answers is cancelled when the client leaves."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._answering = asyncio.current_task()
+        self._watching: asyncio.Task[None] | None = None
+        self._left = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self._watching = asyncio.create_task(self._until_gone())
+            self._watching.add_done_callback(self._gone)
+        return message
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _gone(self, watching: asyncio.Task[None]) -> None:
+        if self._answering is not None and not watching.cancelled():
+            self._left = True
+            self._answering.cancel()
+
+    def took_back(self) -> bool:
+        """Whether it was this that cancelled the task, and nobody else did."""
+        return self._left and self._answering is not None and not self._answering.uncancel()
+
+    def forget(self) -> None:
+        self._answering = None  # what it does from here on isn't for this client
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+class Door:
+    """The ingress's ASGI application: requests for answers are short of everything that isn't needed for them, the
+    others are the framework's."""
+
+    def __init__(self, gateway: Gateway, framework: FastAPI) -> None:
+        self.framework = framework
+        self.routes = framework.routes  # by which Serve names requests in its metrics
+        self._answering = {path: Answering(gateway, route.endpoint) for route in ROUTES for path in route.paths}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = self._answering.get(scope.get("path", ""))
+        if answering is not None and scope["type"] == "http" and scope["method"] == "POST":
+            await answering(scope, receive, send)
+        else:
+            await self.framework(scope, receive, send)
+
+
+async def _send_stream(send: Send, stream: PoolStream, pool: str, broken: Callable[[str, str], bytes]) -> None:
+    """Pass an answer on as it comes; `broken` makes the event for one that breaks."""
+    try:
+        head = stream.head
+        await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, pool)})
         try:
-            async for chunk in self._stream:
-                yield chunk
+            while data := await stream.read():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         except Exception as error:
             logger.warning("a stream broke: %r", error)
-            yield self._broken("The engine was lost while it answered.", "engine_lost")
-        self._ended = True
+            data = broken("The engine was lost while it answered.", "engine_lost")
+        await send({"type": "http.response.body", "body": data})
+    finally:
+        stream.leave()
 
 
-def _headers(pool: str, head: Head) -> dict[str, str]:
-    return {**head["headers"], "x-enginehouse-pool": pool}
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-def create_app(gateway: Gateway) -> FastAPI:
+async def _send_error(send: Send, error: ApiError, *, anthropic: bool) -> None:
+    headers = _encoded({"content-type": "application/json", **error.headers})
+    await _send(send, error.status, headers, error.anthropic_body() if anthropic else error.body())
+
+
+def _headers(head: Head, pool: str) -> list[tuple[bytes, bytes]]:
+    kind = head["media_type"]
+    content = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+    return _encoded({"content-type": content, **head["headers"], "x-enginehouse-pool": pool})
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def create_app(gateway: Gateway) -> Door:
     """The ASGI application of an ingress replica."""
     app = FastAPI(title="Enginehouse", description=DESCRIPTION, version="0.1.0")
     app.add_exception_handler(ApiError, _on_api_error)
@@ -175,7 +243,7 @@ def create_app(gateway: Gateway) -> FastAPI:
     _add_models(app, gateway)
     add_adapters(app, gateway, read_body)
     _add_probes(app, gateway)
-    return app
+    return Door(gateway, app)
 
 
 def _add_generation(app: FastAPI, gateway: Gateway) -> None:
@@ -183,7 +251,7 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
         for index, path in enumerate(route.paths):
             app.add_api_route(
                 path,
-                _asking(gateway, route.endpoint),
+                _asking(Answering(gateway, route.endpoint), route.endpoint),
                 methods=["POST"],
                 tags=["generate"],
                 summary=route.summary,
@@ -192,12 +260,25 @@ def _add_generation(app: FastAPI, gateway: Gateway) -> None:
             )
 
 
-def _asking(gateway: Gateway, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def ask(request: Request) -> Response:
-        return await gateway.answer(endpoint, request)
+def _asking(answering: Answering, endpoint: Endpoint) -> Callable[[], Awaitable[Response]]:
+    """The endpoint, as the framework and its /docs know it."""
+
+    async def ask() -> Response:
+        return _Passed(answering)
 
     ask.__name__ = endpoint.replace("/", "_")  # the operation's name in /docs
     return ask
+
+
+class _Passed(Response):
+    """What another ASGI application answers."""
+
+    def __init__(self, application: ASGIApp) -> None:
+        super().__init__()
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._application(scope, receive, send)
 
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:

@@ -1,15 +1,19 @@
 """The ingress application: `import_path: app.main:build`."""
 
+import logging
 from typing import Any
 
-from fastapi import FastAPI
+import ray
 from ray import serve
 from ray.serve import Application
 
 from app.config import IngressArgs, load_ingress_config
-from app.ingress import Gateway, create_app
+from app.ingress import Door, Gateway, create_app
 from app.pools import PoolDirectory
 from deployments import replica_port
+from deployments.plane.hub import Hub
+
+logger = logging.getLogger("ray.serve")
 
 
 # FastAPI's application is made in the replica, not pickled into it: no FastAPI version's class-based views matter.
@@ -25,9 +29,23 @@ class Ingress:
         """Take a new configuration; requests that are under way keep what they were routed by."""
         self._gateway.config = load_ingress_config(user_config)
 
-    async def __serve_build_asgi_app__(self) -> FastAPI:
+    async def __serve_build_asgi_app__(self) -> Door:
         self._gateway.pools.watch(lambda: self._gateway.config.status_interval_s)
+        self._gateway.caller.hub = await _hub()
         return create_app(self._gateway)
+
+
+async def _hub() -> Hub | None:
+    """Where replicas send streams; None where this process may not listen."""
+    hub = Hub()
+    node: str = ray.get_runtime_context().get_node_id()
+    host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    try:
+        await hub.start(node, host)
+    except OSError as error:
+        logger.warning("no socket can be opened on %s (%s): streams come by Ray, at a price", host, error)
+        return None
+    return hub
 
 
 deployment = serve.deployment(name="Ingress", max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0})(Ingress)

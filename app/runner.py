@@ -19,6 +19,7 @@ from typing import IO, Any
 import yaml
 
 from app.check import Checked
+from app.flags import flags
 from deployments import environment_build, environments, models, quantization, registry
 from deployments.child import signalled_with_parent
 from deployments.quantization import QuantizationError
@@ -83,7 +84,8 @@ def run(
         _config_file(config.name, checked.document, where) as file,
         log.open("w") as output,
         _signals() as stop,
-        _serve_run(file, address, output, stop) as child,
+        tempfile.TemporaryDirectory(prefix="eh-") as own,
+        _serve_run(file, address, Path(own), output, stop) as child,
     ):
         report(f"starting Ray Serve; its log: {log}")
         _wait_until_ready(child, where, log, stop, report)
@@ -137,7 +139,9 @@ def _config_file(name: str, document: dict[str, Any], where: Where) -> Iterator[
 
 
 @contextmanager
-def _serve_run(config: Path, address: str, output: IO[str], stop: list[int]) -> Iterator["subprocess.Popen[bytes]"]:
+def _serve_run(
+    config: Path, address: str, own: Path, output: IO[str], stop: list[int]
+) -> Iterator["subprocess.Popen[bytes]"]:
     """`serve run` in a session of its own, so that a Ctrl-C reaches it once, from here. Ended at the end."""
     bin_folder = Path(sys.executable).parent
     # Replicas find `engine-python` on PATH, also where this environment isn't activated.
@@ -145,6 +149,7 @@ def _serve_run(config: Path, address: str, output: IO[str], stop: list[int]) -> 
     if address == "local":
         # Ray's own switch for machines that are no cluster: its ports open on loopback, not on every interface.
         environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        environ = flags(own) | environ
     command = [str(bin_folder / "serve"), "run", "--address", address, "--app-dir", os.getcwd(), str(config)]
     child = subprocess.Popen(
         command,

@@ -23,6 +23,14 @@ class RayActorOptions(_Section):
     fallback_strategy: list[dict[str, Any]] | None = None
 
 
+class LoggingOptions(_Section):
+    encoding: Literal["TEXT", "JSON"] | None = None
+    log_level: int | str | None = None
+    logs_dir: str | None = None
+    enable_access_log: bool | None = None
+    additional_log_standard_attrs: list[str] | None = None
+
+
 class DeploymentOptions(_Section):
     name: str
     num_replicas: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
@@ -40,7 +48,7 @@ class DeploymentOptions(_Section):
     placement_group_strategy: str | None = None
     placement_group_bundle_label_selector: list[dict[str, str]] | None = None
     max_replicas_per_node: int | None = None
-    logging_config: dict[str, Any] | None = None
+    logging_config: LoggingOptions | None = None
     request_router_config: dict[str, Any] | None = None
     gang_scheduling_config: dict[str, Any] | None = None
     deployment_actors: list[Any] | None = None
@@ -58,7 +66,7 @@ class ApplicationOptions(_Section):
     deployments: list[DeploymentOptions] = []
     autoscaling_policy: dict[str, Any] | None = None
     args: dict[str, Any] = {}
-    logging_config: dict[str, Any] | None = None
+    logging_config: LoggingOptions | None = None
     external_scaler_enabled: bool | None = None
 
 
@@ -81,7 +89,7 @@ class ServeFile(_Section):
     http_options: HttpOptions = HttpOptions()
     grpc_options: dict[str, Any] | None = None
     controller_options: dict[str, Any] | None = None
-    logging_config: dict[str, Any] | None = None
+    logging_config: LoggingOptions | None = None
     tracing_config: dict[str, Any] | None = None
     target_capacity: float | None = Field(None, ge=0, le=100)
     applications: list[ApplicationOptions] = Field(min_length=1)

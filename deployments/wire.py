@@ -1,7 +1,6 @@
 """What crosses a handle between the ingress and a pool: plain dicts and bytes, so that their versions may differ."""
 
-from dataclasses import asdict
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict
 
 from deployments.engine import Endpoint, EngineRequest
 
@@ -46,7 +45,12 @@ class WireResponse(Head):
 
 
 def pack(request: EngineRequest) -> WireRequest:
-    return cast(WireRequest, asdict(request))
+    return {
+        "endpoint": request.endpoint,
+        "body": request.body,
+        "request_id": request.request_id,
+        "adapter": request.adapter,
+    }
 
 
 def unpack(request: WireRequest) -> EngineRequest:

