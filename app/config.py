@@ -38,7 +38,7 @@ class IngressConfig(BaseModel):
         5, ge=1, description="Seconds that a 503 tells a client to wait, where no pool is ready."
     )
     status_interval_s: float = Field(
-        1.0, ge=0.1, description="Seconds between two looks at which pools are up. A look costs the controller a call."
+        1.0, ge=0.1, description="Seconds between two looks at which pools are up; five times as long while all are."
     )
     token_plane: bool = Field(
         True,

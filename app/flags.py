@@ -15,6 +15,8 @@ FLAGS = {
     # With it come two switches that hide what an operator needs: logs that leave the process late, or not by stderr.
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",
     "RAY_SERVE_LOG_TO_STDERR": "1",
+    # The controller looks at everything ten times a second otherwise: half of what an idle server costs.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",
     # Replicas are Ray workers, which are niced to 15 otherwise.
     "RAY_worker_niceness": "0",
 }
@@ -36,6 +38,9 @@ def flags(folder: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        # A replica that stops waits so long for load balancers to forget it, and a pool's holds its GPU meanwhile. The
+        # only one here is HAProxy, which is told at once, and tries another where it is refused.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
         # Serve's own proxy, which answers while there is no ingress; always on 8500, a second server couldn't start.
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port()),
     }

@@ -65,6 +65,7 @@ class Gateway:
             raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from error
         except (RayError, RayServeException, StreamLostError) as error:
             logger.warning("pool %s gave no answer: %r", pool, error)
+            self.pools.look_soon()
             message = f"The pool '{pool}' lost the replica that had this request."
             raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
         if wanted.stream:

@@ -25,9 +25,10 @@ class Ingress:
         replica_port.bind_to_node()
         self._gateway = Gateway(PoolDirectory())
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take a new configuration; requests that are under way keep what they were routed by."""
         self._gateway.config = load_ingress_config(user_config)
+        self._gateway.pools.look_soon()
 
     async def __serve_build_asgi_app__(self) -> Door:
         self._gateway.pools.watch(lambda: self._gateway.config.status_interval_s)

@@ -17,6 +17,7 @@ logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT = "Pool"
 DESCRIBE_S = 30  # for a pool to say what it is
+CALM = 5  # looks are so many times rarer while every pool is up: one costs the controller, and this process, some ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class PoolState:
     deployed_s: float = 0.0  # when its application was last deployed, in seconds since the epoch
 
 
+NOT_A_POOL = "not a pool"  # an application of another kind, such as the ingress
 NOT_DEPLOYED = PoolState(False, "not deployed")
 
 
@@ -40,6 +42,7 @@ class PoolDirectory:
         self._states: dict[str, PoolState] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._doubt = asyncio.Event()
         self._descriptions: dict[str, tuple[float, Description]] = {}  # with the deployment that gave it
         self._asking: dict[str, asyncio.Task[None]] = {}
 
@@ -85,6 +88,10 @@ class PoolDirectory:
         """Begin to look; the first look is at once."""
         self._looking = asyncio.create_task(self._look_forever(interval_s))
 
+    def look_soon(self) -> None:
+        """What was seen last may be wrong."""
+        self._doubt.set()
+
     async def stop(self) -> None:
         for task in filter(None, (self._looking, *self._asking.values())):
             task.cancel()
@@ -93,6 +100,7 @@ class PoolDirectory:
 
     async def _look_forever(self, interval_s: Callable[[], float]) -> None:
         while True:
+            self._doubt.clear()
             try:
                 self._states = read_states(await asyncio.to_thread(serve.status))
                 self._ask_new_pools()
@@ -100,7 +108,17 @@ class PoolDirectory:
             except Exception as error:
                 # The controller restarts now and then; pools serve on without it, so what was seen last stands.
                 logger.warning("cannot read the pools' state, keeping the last: %s", error)
-            await asyncio.sleep(interval_s())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s() * (CALM if self._calm else 1)):
+                    await self._doubt.wait()
+
+    @property
+    def _calm(self) -> bool:
+        """Everything is up, and known."""
+        return bool(self._states) and all(
+            pool in self._descriptions if state.ready else state.reason == NOT_A_POOL
+            for pool, state in self._states.items()
+        )
 
     def _ask_new_pools(self) -> None:
         for pool, state in self._states.items():
@@ -129,6 +147,6 @@ def _read_state(application: Any) -> PoolState:
     deployment = application.deployments.get(DEPLOYMENT)
     if deployment is None:
         reason = application.status.value.lower()
-        return PoolState(False, "not a pool" if reason == "running" else reason, deployed_s)
+        return PoolState(False, NOT_A_POOL if reason == "running" else reason, deployed_s)
     running = deployment.replica_states.get("RUNNING", 0)
     return PoolState(bool(running), "running" if running else deployment.status.value.lower(), deployed_s)

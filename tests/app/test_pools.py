@@ -276,3 +276,25 @@ def test_a_handle_is_made_once_for_each_pool(monkeypatch: pytest.MonkeyPatch) ->
     assert pools.handle("a") is pools.handle("a")
     assert pools.handle("a") is not pools.handle("b")
     assert made == [("Pool", "a"), ("Pool", "b")]
+
+
+async def test_looks_are_rare_while_all_is_up_and_soon_when_there_is_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def status() -> ServeStatus:
+        nonlocal looks
+        looks += 1
+        return up()
+
+    monkeypatch.setattr(serve, "status", status)
+    monkeypatch.setattr("app.pools.CALM", 10**6)
+    pools = PoolDirectory()
+    pools.watch(every_millisecond)
+    await soon(lambda: pools._calm)
+    await asyncio.sleep(0.02)  # for the look that began before it was known what the pool is
+    seen = looks
+    await asyncio.sleep(0.05)
+    assert looks == seen
+    pools.look_soon()
+    await soon(lambda: looks == seen + 1)
+    await pools.stop()
