@@ -42,6 +42,7 @@ class Caller:
     def __init__(self) -> None:
         self.hub: Hub | None = None  # None: every stream comes by the handle
         self._unreachable: dict[str, float] = {}  # pools, and until when
+        self._methods: dict[tuple[int, str], tuple[Any, Any]] = {}
         self._fallbacks = Counter(
             "enginehouse_token_plane_fallbacks_total",
             description="Streams that came by the handle, because their pool couldn't reach the ingress by socket.",
@@ -54,7 +55,7 @@ class Caller:
         Raises:
             RayError, RayServeException: the pool gave none.
         """
-        call = handle.respond.remote(wire)
+        call = self._method(handle, "respond").remote(wire)
         try:
             return cast(WireResponse, await call)
         except asyncio.CancelledError:
@@ -71,7 +72,7 @@ class Caller:
             return await _by_handle(handle, wire)
         now = asyncio.get_running_loop().time()
         if self._unreachable.get(pool, 0) <= now:
-            relayed = _Relayed(self.hub, handle, wire)
+            relayed = _Relayed(self.hub, self._method(handle, "relay"), wire)
             if await relayed.begin():
                 self._unreachable.pop(pool, None)
                 return relayed
@@ -81,13 +82,20 @@ class Caller:
         self._fallbacks.inc(tags={"pool": pool})
         return await _by_handle(handle, wire)
 
+    def _method(self, handle: Any, name: str) -> Any:
+        """A handle's method. Serve makes a handle anew each time that it is asked for one."""
+        key = id(handle), name  # which stays that handle's, for it is kept
+        if key not in self._methods:
+            self._methods[key] = handle, getattr(handle, name)
+        return self._methods[key][1]
+
 
 class _Relayed(PoolStream):
     """By the token plane. What isn't a stream, such as an error, comes back by the call itself."""
 
-    def __init__(self, hub: Hub, handle: Any, wire: WireRequest) -> None:
+    def __init__(self, hub: Hub, relay: Any, wire: WireRequest) -> None:
         self._stream = hub.open()
-        self._call = handle.relay.remote(wire, self._stream.reply_to)
+        self._call = relay.remote(wire, self._stream.reply_to)
         self._outcome: PlaneOutcome | WireResponse | None = None
         self._body = b""  # of an answer that came back whole
         self._watching = asyncio.ensure_future(self._watch())

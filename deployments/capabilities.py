@@ -26,6 +26,10 @@ PARTS: dict[str, Part] = {
 URLS = frozenset({"url", "image_url", "audio_url", "video_url", "file_url"})  # where a part may name one
 # Fields whose value asks for nothing, whatever the engine is.
 NOTHING: tuple[Any, ...] = (None, False, [], {}, "none")
+# A body in which none of these occurs sets no field that engines differ in, and has no part and no URL. The last is for
+# keys that are spelt with escapes.
+_FIELDS = (b'"tools"', b'"tool_choice"', b'"functions"', b'"response_format"', b'"logprobs"', b'"n"', b'"text"')
+_HINTS = (*_FIELDS, b'"type"', b'url"', b"\\u")
 
 
 class _Asked(BaseModel):
@@ -52,6 +56,8 @@ def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> Non
         served = ", ".join(can.endpoints)
         message = f"The {engine} engine doesn't serve '{request.endpoint}' for this model; it serves {served}."
         raise ApiError(400, message, param="model", code="unsupported_endpoint")
+    if not any(hint in request.body for hint in _HINTS):
+        return
     try:
         asked = _Asked.model_validate_json(request.body)
     except ValidationError:

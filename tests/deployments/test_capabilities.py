@@ -33,6 +33,11 @@ def ask(can: Capabilities, endpoint: Endpoint = "chat/completions", **fields: An
     refuse_beyond(can, EngineRequest(endpoint, json.dumps(fields).encode(), "id"), "toy")
 
 
+def test_a_field_whose_name_is_spelt_with_escapes_is_seen() -> None:
+    with pytest.raises(ApiError, match="'n' is not supported"):
+        refuse_beyond(NONE, EngineRequest("chat/completions", b'{"\\u006e": 2}', "id"), "toy")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -53,6 +53,7 @@ def test_what_is_left_open_is_closed_and_the_rest_stays(written: Path) -> None:
     assert re.findall(r"stats socket \S+ mode (\d+)", after) == ["600"]
     assert re.findall(r"errorfile (\d+) (\S+)", after) == [(code, "/our/file") for code in ("502", "503", "504")]
     assert "splice" in before and "splice" not in after
+    assert set(after.splitlines()) - set(before.splitlines()) >= {haproxy.UNWATCHED.rstrip()}
     gone = set(before.splitlines()) - set(after.splitlines())
     expected = r"bind (\*|):\d|frontend prometheus|listen stats|stats|use-service prometheus|no log|"
     expected += r"option splice-re|mode 666|errorfile 50"
