@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
-from starlette.types import Receive
 
 from app import routing
+from app.asgi import read_body
 from app.config import IngressConfig, ModelConfig
 from app.openapi import request_body
 from app.pools import PoolDirectory
@@ -179,7 +179,7 @@ def _taken(name: str) -> ApiError:
     return ApiError(400, message, param="lora_name", code="name_taken")
 
 
-def add_adapters(app: FastAPI, gateway: Gateway, read_body: Callable[[Receive, int], Awaitable[bytes]]) -> None:
+def add_adapters(app: FastAPI, gateway: Gateway) -> None:
     """The two endpoints. They change the server: they are for its operators."""
     api = AdapterApi(gateway)
 

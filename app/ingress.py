@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,11 +12,12 @@ from fastapi.responses import JSONResponse
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import routing
 from app.adapter_api import add_adapters
-from app.calls import Caller, PoolStream
+from app.asgi import Client, read_body, send_error, send_stream, send_whole
+from app.calls import Caller
 from app.capabilities import model_document
 from app.config import IngressConfig
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
@@ -25,7 +26,7 @@ from app.pools import PoolDirectory
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
 from deployments.plane.hub import StreamLostError
-from deployments.wire import Head, pack
+from deployments.wire import pack
 
 logger = logging.getLogger("ray.serve")
 
@@ -69,9 +70,9 @@ class Gateway:
             message = f"The pool '{pool}' lost the replica that had this request."
             raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
         if wanted.stream:
-            await _send_stream(send, stream, pool, anthropic_error_event if endpoint == "messages" else error_event)
+            await send_stream(send, stream, pool, anthropic_error_event if endpoint == "messages" else error_event)
         else:
-            await _send(send, answer["status"], _headers(answer, pool), answer["body"])
+            await send_whole(send, answer, pool)
 
     def _choose(self, model: str) -> str:
         pools = self._pools_of(model)
@@ -102,26 +103,6 @@ class Gateway:
         return {**model_document(name, pools), **openai}
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """A request's body.
-
-    Raises:
-        ApiError: 413, as soon as it is longer than `limit` bytes; 499, which nobody reads, where the client left.
-    """
-    chunks, size, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(499, "The client left while it sent its request.")
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise ApiError(413, f"The request body is larger than {limit} bytes.", code="body_too_large")
-        chunks.append(chunk)
-        more = message.get("more_body", False)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
 class Answering:
     """The ASGI application of one endpoint: what it does for each request is what a request costs."""
 
@@ -130,54 +111,19 @@ class Answering:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = _Client(receive)
+        client = Client(receive)
         try:
             await self._gateway.answer(self._endpoint, client.receive, send)
         except asyncio.CancelledError:
             if not client.took_back():
                 raise  # by others, who want to see it
         except ApiError as error:
-            await _send_error(send, error, anthropic=self._endpoint == "messages")
+            await send_error(send, error, anthropic=self._endpoint == "messages")
         except Exception as error:
             logger.error("the ingress failed", exc_info=error)
-            await _send_error(send, internal_error(), anthropic=self._endpoint == "messages")
+            await send_error(send, internal_error(), anthropic=self._endpoint == "messages")
         finally:
             client.forget()
-
-
-class _Client:
-    """A request's messages; after the last of them, the task that answers is cancelled when the client leaves."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._answering = asyncio.current_task()
-        self._watching: asyncio.Task[None] | None = None
-        self._left = False
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            self._watching = asyncio.create_task(self._until_gone())
-            self._watching.add_done_callback(self._gone)
-        return message
-
-    async def _until_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-    def _gone(self, watching: asyncio.Task[None]) -> None:
-        if self._answering is not None and not watching.cancelled():
-            self._left = True
-            self._answering.cancel()
-
-    def took_back(self) -> bool:
-        """Whether it was this that cancelled the task, and nobody else did."""
-        return self._left and self._answering is not None and not self._answering.uncancel()
-
-    def forget(self) -> None:
-        self._answering = None  # what it does from here on isn't for this client
-        if self._watching is not None:
-            self._watching.cancel()
 
 
 class Door:
@@ -197,43 +143,6 @@ class Door:
             await self.framework(scope, receive, send)
 
 
-async def _send_stream(send: Send, stream: PoolStream, pool: str, broken: Callable[[str, str], bytes]) -> None:
-    """Pass an answer on as it comes; `broken` makes the event for one that breaks."""
-    try:
-        head = stream.head
-        await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, pool)})
-        try:
-            while data := await stream.read():
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        except Exception as error:
-            logger.warning("a stream broke: %r", error)
-            data = broken("The engine was lost while it answered.", "engine_lost")
-        await send({"type": "http.response.body", "body": data})
-    finally:
-        stream.leave()
-
-
-async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _send_error(send: Send, error: ApiError, *, anthropic: bool) -> None:
-    headers = _encoded({"content-type": "application/json", **error.headers})
-    await _send(send, error.status, headers, error.anthropic_body() if anthropic else error.body())
-
-
-def _headers(head: Head, pool: str) -> list[tuple[bytes, bytes]]:
-    kind = head["media_type"]
-    content = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-    return _encoded({"content-type": content, **head["headers"], "x-enginehouse-pool": pool})
-
-
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-
-
 def create_app(gateway: Gateway) -> Door:
     """The ASGI application of an ingress replica."""
     app = FastAPI(title="Enginehouse", description=DESCRIPTION, version="0.1.0")
@@ -242,7 +151,7 @@ def create_app(gateway: Gateway) -> Door:
     app.add_exception_handler(Exception, _on_unexpected)
     _add_generation(app, gateway)
     _add_models(app, gateway)
-    add_adapters(app, gateway, read_body)
+    add_adapters(app, gateway)
     _add_probes(app, gateway)
     return Door(gateway, app)
 

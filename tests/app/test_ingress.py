@@ -18,6 +18,7 @@ from app.endpoints import ROUTES
 from app.ingress import Door, Gateway, create_app
 from app.pools import PoolDirectory, PoolState
 from deployments.engine import ENDPOINTS
+from deployments.plane.hub import Hub
 from deployments.wire import Head, WireRequest, WireResponse
 
 HEAD: Head = {"status": 200, "media_type": "text/event-stream", "headers": {"x-enginehouse-engine": "fake"}}
@@ -217,6 +218,17 @@ async def test_a_stream_passes_byte_for_byte(client: httpx.AsyncClient, pools: F
     [(method, wire)] = pools.handles["a"].asked
     assert (method, wire["endpoint"]) == ("stream", ENDPOINT[path])
     assert not pools.handles["a"].calls[0].cancelled
+
+
+async def test_without_the_token_plane_streams_come_by_the_handle(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools
+) -> None:
+    gateway.caller.hub = Hub()
+    gateway.config = CONFIG.model_copy(update={"token_plane": False})
+    pools.handles["a"].items = (HEAD, b"1")
+    response = await client.post(GENERATE[0], json={"model": "m", "stream": True})
+    assert (response.status_code, response.content) == (200, b"1")
+    assert [method for method, _ in pools.handles["a"].asked] == ["stream"]
 
 
 async def test_a_stream_whose_head_is_an_error(client: httpx.AsyncClient, pools: FakePools) -> None:
