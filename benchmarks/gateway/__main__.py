@@ -12,7 +12,7 @@ from benchmarks.gateway import plot, report, rivals
 from benchmarks.gateway.measure import measure, mock_server
 from benchmarks.gateway.processes import StartError
 from benchmarks.gateway.report import Results
-from benchmarks.gateway.rows import ROWS, Row
+from benchmarks.gateway.rows import ROWS, USUAL, Row
 
 
 def tell(line: str) -> None:
@@ -20,12 +20,12 @@ def tell(line: str) -> None:
 
 
 def choose(names: str | None) -> list[Row]:
-    """The rows of a list with commas; without one, all.
+    """The rows of a list with commas; without one, the usual.
 
     Raises:
         click.UsageError: there is no such row.
     """
-    wanted = names.split(",") if names else list(ROWS)
+    wanted = names.split(",") if names else list(USUAL)
     if unknown := [name for name in wanted if name not in ROWS]:
         raise click.UsageError(f"no row {', '.join(unknown)}; there are: {', '.join(ROWS)}")
     return [ROWS[name] for name in wanted]

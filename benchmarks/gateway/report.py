@@ -8,13 +8,15 @@ from typing import Any
 
 from benchmarks.gateway.cases import CASES, PACED_HEADLINE, WHOLE_HEADLINE
 from benchmarks.gateway.measure import RowFigures
-from benchmarks.gateway.rows import OWN_WORKER, REMOTE_SERVER
+from benchmarks.gateway.rows import MANY_POOLS, OWN_WORKER, REMOTE_SERVER
 
 # Whose figures are divided by whose.
 RATIOS = (
     ("ray-serve-llm", "enginehouse"),
     ("ray-serve-llm-direct", "enginehouse"),
     ("enginehouse-remote", "byte-proxy"),
+    ("enginehouse-10-pools", "enginehouse"),
+    ("enginehouse-100-pools", "enginehouse"),
 )
 RATIO_FIGURES = ("cpu_ms_per_request", "cpu_us_per_chunk")
 DIGITS = 4  # behind the point, in the document
@@ -113,6 +115,7 @@ def table(found: Mapping[str, Any]) -> str:
     parts = [
         _comparison("An engine in a worker of the row's own", [row.name for row in OWN_WORKER], found["rows"]),
         _comparison("A server elsewhere", [row.name for row in REMOTE_SERVER], found["rows"]),
+        _comparison("More pools", [row.name for row in MANY_POOLS], found["rows"]),
         _listed("Ratios", {name: _ratio_text(ratio) for name, ratio in found["ratios"].items()}),
         _listed("Skipped", found["skipped"]),
         _listed("Failed", found["failed"]),

@@ -17,6 +17,7 @@ from benchmarks.gateway.engine import MODEL
 from benchmarks.gateway.processes import ROOT, Launch, free_port, module
 
 BIN = Path(sys.executable).parent
+MOST_DEPLOYED = 10  # of a row's pools: each is a process of 160 MB. The others are configured, and down
 
 Report = Callable[[str], None]
 
@@ -40,11 +41,15 @@ class Row:
     prepare: Callable[[Report], None] = lambda report: None  # make what it needs, once on a machine
 
 
-def _enginehouse(place: Place) -> Launch:
+def _with_pools(count: int) -> Callable[[Place], Launch]:
+    return lambda place: _enginehouse(place, count)
+
+
+def _enginehouse(place: Place, pools: int = 1) -> Launch:
     """As `enginehouse serve` starts it: that itself takes only pools of `deployments.pool:build`, whose engines are all
     in the registry, and the benchmark's isn't one for users."""
     pool = {"engine": "benchmark", "model": MODEL, "num_cpus": 0.1}
-    config = _enginehouse_config(place, "benchmarks.gateway.pool:build", pool)
+    config = _enginehouse_config(place, "benchmarks.gateway.pool:build", pool, pools)
     haproxy = place.folder / "haproxy"
     haproxy.mkdir()
     path = {"PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])}
@@ -60,14 +65,20 @@ def _enginehouse_remote(place: Place) -> Launch:
     return Launch(command, _ray_environ(place) | {"ENGINEHOUSE_CACHE": str(place.folder / "cache")})
 
 
-def _enginehouse_config(place: Place, import_path: str, pool: Mapping[str, Any]) -> Path:
-    models = {"models": {MODEL: {"pools": ["pool"]}}}
+def _enginehouse_config(place: Place, import_path: str, pool: Mapping[str, Any], pools: int = 1) -> Path:
+    """With so many models, each with a pool of its own. The first is the one that is asked for."""
+    names = [MODEL, *(f"{MODEL}-{number}" for number in range(2, pools + 1))]
+    models = {"models": {name: {"pools": [f"pool-{name}"]} for name in names}}
     ingress = {"name": "ingress", "route_prefix": "/", "import_path": "app.main:build"}
     deployments = [{"name": "Ingress", "user_config": models}]
+    served = [{**pool, "served_name": name} for name in names[:MOST_DEPLOYED]]
     return _config(
         place,
         {**ingress, "deployments": deployments},
-        {"name": "pool", "route_prefix": None, "import_path": import_path, "args": dict(pool)},
+        *(
+            {"name": f"pool-{args['served_name']}", "route_prefix": None, "import_path": import_path, "args": args}
+            for args in served
+        ),
     )
 
 
@@ -185,4 +196,9 @@ REMOTE_SERVER = (
     Row("smg", _smg, _needs("smg")),
     Row("litellm", _litellm, _needs("litellm")),
 )
-ROWS = {row.name: row for row in (*OWN_WORKER, *REMOTE_SERVER)}
+MANY_POOLS = (  # only where they are named: what more pools cost a request
+    Row("enginehouse-10-pools", _with_pools(10)),
+    Row("enginehouse-100-pools", _with_pools(100)),
+)
+USUAL = tuple(row.name for row in (*OWN_WORKER, *REMOTE_SERVER))
+ROWS = {row.name: row for row in (*OWN_WORKER, *REMOTE_SERVER, *MANY_POOLS)}

@@ -1,4 +1,5 @@
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ def test_haproxy_s_program_is_ours_and_its_files_are_in_the_folder(tmp_path: Pat
     assert len(own) == 4 and all(path.parent == Path("/tmp/eh-12345678") for path in own)
     longest = max(len(str(path.parent / NODE_ID / path.name)) for path in own)
     assert longest + len(HAPROXY_SUFFIX) <= LONGEST_SOCKET
+
+
+def test_the_port_of_serve_s_own_proxy_is_free_and_no_ephemeral_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.sample", lambda ports, count: [20_001, 20_002])
+    with socket.create_server(("127.0.0.1", 20_001)):
+        assert flags(Path("/tmp"))["RAY_SERVE_FALLBACK_PROXY_HTTP_PORT"] == "20002"
 
 
 def test_where_haproxy_is_missing_serve_s_own_proxy_serves(monkeypatch: pytest.MonkeyPatch) -> None:

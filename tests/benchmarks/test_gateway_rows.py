@@ -12,7 +12,7 @@ from app.check import check_file
 from benchmarks.gateway import rivals
 from benchmarks.gateway.__main__ import choose
 from benchmarks.gateway.engine import MODEL
-from benchmarks.gateway.rows import ROWS, Place
+from benchmarks.gateway.rows import ROWS, USUAL, Place
 
 ON_RAY = ("enginehouse", "handle-generator", "ray-serve-llm", "ray-serve-llm-direct", "enginehouse-remote")
 
@@ -39,7 +39,7 @@ def test_enginehouse_takes_the_remote_rows_config(place: Place) -> None:
     command = ROWS["enginehouse-remote"].launch(place).command
     checked = check_file(Path(command[2]))
     assert checked.problems == []
-    assert checked.pools["pool"].engine_args == {"urls": ["http://127.0.0.1:19000/v1"]}
+    assert checked.pools["pool-benchmark"].engine_args == {"urls": ["http://127.0.0.1:19000/v1"]}
     assert checked.ingress is not None
     assert list(checked.ingress.models) == [MODEL]
 
@@ -74,6 +74,6 @@ def test_a_gateway_without_its_program_is_missing(
 
 def test_rows_are_chosen_by_name() -> None:
     assert [row.name for row in choose("byte-proxy,enginehouse")] == ["byte-proxy", "enginehouse"]
-    assert [row.name for row in choose(None)] == list(ROWS)
+    assert [row.name for row in choose(None)] == list(USUAL)
     with pytest.raises(click.UsageError, match="no row nginx; there are: enginehouse, "):
         choose("byte-proxy,nginx")
