@@ -18,7 +18,6 @@ import click
 import yaml
 
 from app.doctor import python_of
-from app.flags import flags
 from benchmarks.gateway.client import Connection
 from benchmarks.gateway.processes import ROOT, Launch, free_port, running
 from benchmarks.throughput import load
@@ -94,11 +93,9 @@ def in_process(pool: dict[str, Any]) -> Iterator[InProcess]:
 def through_ingress(pool: dict[str, Any]) -> Iterator[ThroughIngress]:
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:
         folder, port = Path(name), free_port()
-        (folder / "haproxy").mkdir()
         config = folder / "serve.yaml"
         config.write_text(yaml.safe_dump(_document(pool, port), sort_keys=False))
         environ = {
-            **flags(folder / "haproxy"),
             "RAY_TMPDIR": str(folder),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",

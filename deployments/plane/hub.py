@@ -183,10 +183,6 @@ class Hub:
         hub = secrets.token_hex(8)
         self._address = {"hub": hub, "node": node, "local": name, "host": host, "port": port, "key": self._key}
 
-    @property
-    def ready(self) -> bool:
-        return self._address is not None
-
     def open(self) -> Stream:
         """A stream that an answer may come by; `close` it in the end."""
         ticket = secrets.token_bytes(TICKET_SIZE)
