@@ -49,23 +49,23 @@ def _enginehouse(place: Place, pools: int = 1) -> Launch:
     """As `enginehouse serve` starts it: that itself takes only pools of `deployments.pool:build`, whose engines are all
     in the registry, and the benchmark's isn't one for users."""
     pool = {"engine": "benchmark", "model": MODEL, "num_cpus": 0.1}
-    config = _enginehouse_config(place, "benchmarks.gateway.pool:build", pool, pools)
+    config = enginehouse_config(place, "benchmarks.gateway.pool:build", pool, pools)
     haproxy = place.folder / "haproxy"
     haproxy.mkdir()
     path = {"PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])}
     command = [str(BIN / "serve"), "run", "--address", "local", "--app-dir", str(ROOT), str(config)]
-    return Launch(command, _ray_environ(place) | flags(haproxy) | path)
+    return Launch(command, ray_environ(place) | flags(haproxy) | path)
 
 
 def _enginehouse_remote(place: Place) -> Launch:
     servers = {"urls": [f"http://127.0.0.1:{place.upstream_port}/v1"]}
     pool = {"engine": "openai", "model": MODEL, "num_cpus": 0.1, "engine_args": servers}
-    config = _enginehouse_config(place, "deployments.pool:build", pool)
+    config = enginehouse_config(place, "deployments.pool:build", pool)
     command = [str(BIN / "enginehouse"), "serve", str(config), "--port", str(place.port)]
-    return Launch(command, _ray_environ(place) | {"ENGINEHOUSE_CACHE": str(place.folder / "cache")})
+    return Launch(command, ray_environ(place) | {"ENGINEHOUSE_CACHE": str(place.folder / "cache")})
 
 
-def _enginehouse_config(place: Place, import_path: str, pool: Mapping[str, Any], pools: int = 1) -> Path:
+def enginehouse_config(place: Place, import_path: str, pool: Mapping[str, Any], pools: int = 1) -> Path:
     """With so many models, each with a pool of its own. The first is the one that is asked for."""
     names = [MODEL, *(f"{MODEL}-{number}" for number in range(2, pools + 1))]
     models = {"models": {name: {"pools": [f"pool-{name}"]} for name in names}}
@@ -90,7 +90,7 @@ def _rival(application: str, environ: Callable[[Place], Mapping[str, str]]) -> C
         config = _config(place, {"name": "rival", "route_prefix": "/", "import_path": import_path})
         return Launch(
             module("serve_run", config, python=rivals.python()),
-            {**_ray_environ(place), **_NO_IDLE_WORKERS, **environ(place)},
+            {**ray_environ(place), **_NO_IDLE_WORKERS, **environ(place)},
         )
 
     return launch
@@ -123,7 +123,7 @@ def _config(place: Place, *applications: Mapping[str, Any]) -> Path:
     return path
 
 
-def _ray_environ(place: Place) -> dict[str, str]:
+def ray_environ(place: Place) -> dict[str, str]:
     return {
         "RAY_TMPDIR": str(place.folder),
         "TMPDIR": str(place.folder),

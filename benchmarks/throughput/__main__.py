@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-import yaml
 
 from app.doctor import python_of
 from benchmarks.gateway.client import Connection
+from benchmarks.gateway.engine import MODEL
 from benchmarks.gateway.processes import ROOT, Launch, free_port, running
+from benchmarks.gateway.rows import Place, enginehouse_config, ray_environ
 from benchmarks.throughput import load
 from benchmarks.throughput.load import Done, Round
 from deployments.config import PoolConfig
 
-MODEL = "throughput"
 POOL = {"model": "smollm2-135m-instruct", "served_name": MODEL, "num_cpus": 0.5}
 WARM_UP = Round(requests=8, clients=8)
 
@@ -92,35 +92,14 @@ def in_process(pool: dict[str, Any]) -> Iterator[InProcess]:
 @contextmanager
 def through_ingress(pool: dict[str, Any]) -> Iterator[ThroughIngress]:
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:
-        folder, port = Path(name), free_port()
-        config = folder / "serve.yaml"
-        config.write_text(yaml.safe_dump(_document(pool, port), sort_keys=False))
-        environ = {
-            "RAY_TMPDIR": str(folder),
-            "RAY_AUTH_MODE": "disabled",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        }
+        place = Place(free_port(), Path(name), upstream_port=0)
+        config = enginehouse_config(place, "deployments.pool:build", pool)
         command = [str(Path(sys.executable).with_name("enginehouse")), "serve", str(config), "--json"]
-        with running(Launch(command, environ), folder / "log") as server:
+        with running(Launch(command, ray_environ(place)), place.folder / "log") as server:
             while f'"models": [\n    "{MODEL}"' not in server.log.read_text():
                 server.refuse_ended()
                 time.sleep(0.5)
-            yield ThroughIngress(port)
-
-
-def _document(pool: dict[str, Any], port: int) -> dict[str, Any]:
-    models = {"models": {MODEL: {"pools": ["pool"]}}}
-    ingress = {"name": "ingress", "route_prefix": "/", "import_path": "app.main:build"}
-    return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": "127.0.0.1", "port": port},
-        "logging_config": {"enable_access_log": False},
-        "applications": [
-            {**ingress, "deployments": [{"name": "Ingress", "user_config": models}]},
-            {"name": "pool", "route_prefix": None, "import_path": "deployments.pool:build", "args": pool},
-        ],
-    }
+            yield ThroughIngress(place.port)
 
 
 @click.command()
