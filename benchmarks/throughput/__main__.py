@@ -71,10 +71,10 @@ class ThroughIngress:
 
 
 @contextmanager
-def in_process(pool: dict[str, Any]) -> Iterator[InProcess]:
+def in_process(pool: dict[str, Any], threads: int) -> Iterator[InProcess]:
     results, write_line = os.pipe()
     command = [*python_of(pool["engine"]), "-m", "benchmarks.throughput.in_process", str(write_line)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, pass_fds=[write_line], text=True, env=environ)
     os.close(write_line)
     assert process.stdin is not None
@@ -90,12 +90,13 @@ def in_process(pool: dict[str, Any]) -> Iterator[InProcess]:
 
 
 @contextmanager
-def through_ingress(pool: dict[str, Any]) -> Iterator[ThroughIngress]:
+def through_ingress(pool: dict[str, Any], threads: int) -> Iterator[ThroughIngress]:
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:
         place = Place(free_port(), Path(name), upstream_port=0)
         config = enginehouse_config(place, "deployments.pool:build", pool)
         command = [str(Path(sys.executable).with_name("enginehouse")), "serve", str(config), "--json"]
-        with running(Launch(command, ray_environ(place)), place.folder / "log") as server:
+        environ = {**ray_environ(place), "OMP_NUM_THREADS": str(threads)}
+        with running(Launch(command, environ), place.folder / "log") as server:
             while f'"models": [\n    "{MODEL}"' not in server.log.read_text():
                 server.refuse_ended()
                 time.sleep(0.5)
@@ -107,13 +108,14 @@ def through_ingress(pool: dict[str, Any]) -> Iterator[ThroughIngress]:
 @click.option("--rounds", default=6, show_default=True, type=click.IntRange(1))
 @click.option("--requests", default=48, show_default=True, type=click.IntRange(1), help="Of each round.")
 @click.option("--clients", default=16, show_default=True, type=click.IntRange(1))
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="That the engine computes with.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(engine: str, rounds: int, requests: int, clients: int, as_json: bool) -> None:
+def main(engine: str, rounds: int, requests: int, clients: int, threads: int, as_json: bool) -> None:
     """An engine's tokens a second through the ingress, beside the same engine called in process, in turn."""
     args = {"max_model_len": 2048, "max_num_seqs": clients} if engine == "vllm" else {}
     pool = PoolConfig.model_validate({**POOL, "engine": engine, "engine_args": args}).model_dump()
     work, pairs = Round(requests, clients), list[tuple[Done, Done]]()
-    with in_process(pool) as alone, through_ingress(pool) as served:
+    with in_process(pool, threads) as alone, through_ingress(pool, threads) as served:
         for way in (alone, served):
             way.run(WARM_UP)
         for number in range(rounds):
