@@ -6,7 +6,7 @@ import logging
 from contextlib import aclosing
 from typing import Any, Literal
 
-import httpx
+import aiohttp
 from pydantic import Field, field_validator
 
 from deployments import metric_names
@@ -92,7 +92,7 @@ class OpenAIEngine(RemoteEngine):
         try:
             document = json.loads(await self._upstream.get(f"{server.url}/models", DOCUMENT_LIMIT))
             models = {model["id"]: model for model in document["data"]}
-        except (httpx.HTTPError, TimeoutError, ValueError, TypeError, KeyError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
             logger.info("remote server %s doesn't list its models: %s", server.url, type(error).__name__)
             return {}
         if self._model.source not in models:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Self
 
-import httpx
+import aiohttp
 from pydantic import Field, model_validator
 
 from deployments import tgi_answers, tgi_requests
@@ -126,7 +126,7 @@ class TgiEngine(RemoteEngine):
     async def _told_limits(self, server: Server) -> Limits | None:
         try:
             return tgi_requests.limits_of(json.loads(await self._upstream.get(f"{server.root}/info", DOCUMENT_LIMIT)))
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             logger.warning("TGI server %s doesn't tell its limits: %s", server.url, type(error).__name__)
             return None
 

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
+import aiohttp
 from pydantic import Field, field_validator
 
 from deployments import model_facts, models, triton_dialects
@@ -148,7 +148,7 @@ class TritonEngine(RemoteEngine):
         try:
             document = json.loads(await self._upstream.get(server.root + self._model_path, DOCUMENT_LIMIT))
             inputs = frozenset(str(entry["name"]) for entry in document["inputs"])
-        except (httpx.HTTPError, TimeoutError, ValueError, TypeError, KeyError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
             logger.warning("Triton server %s doesn't say what %s takes: %r", server.root, self._model_path, error)
             return PENALTIES
         if missing := triton_dialects.missing_inputs(self._args.dialect, inputs, self._args.guided_decoding):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-import httpx
+import aiohttp
 
 from deployments.triton_dialects import ID_HEADER, Document
 from deployments.upstream import Upstream
@@ -38,9 +38,9 @@ class Cancels:
         url = root + self._path
         try:
             async with asyncio.timeout(self._timeout_s):
-                async with self._upstream.client.stream("POST", url, json=body, headers=headers) as response:
-                    wrong = None if response.status_code in _TAKEN else f"status {response.status_code}"
-        except (httpx.HTTPError, TimeoutError) as error:
+                async with self._upstream.client.post(url, json=body, headers=headers) as response:
+                    wrong = None if response.status in _TAKEN else f"status {response.status}"
+        except (aiohttp.ClientError, TimeoutError) as error:
             wrong = repr(error)
         if wrong:
             logger.warning("Triton server %s may still work on a request whose client has left: %s", root, wrong)

@@ -4,10 +4,11 @@ import asyncio
 import itertools
 import logging
 import os
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 
-import httpx
+import aiohttp
 
 from deployments.errors import ApiError, unavailable
 from deployments.upstream_args import UpstreamArgs, api_key, trust
@@ -32,7 +33,7 @@ class Upstream:
         self._red_when_busy = red_when_busy
         self.servers = [Server(url) for url in args.urls]
         self._turns = itertools.count(1)
-        self._client: httpx.AsyncClient | None = None
+        self._client: aiohttp.ClientSession | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._one_is_up = asyncio.Event()
         self.api_key: str | None = None
@@ -49,7 +50,7 @@ class Upstream:
             TimeoutError: no server is up in time; the message has each one's URL and what is wrong with it.
         """
         self.api_key = api_key(self._args, os.environ)
-        self._client = await asyncio.to_thread(self._connect)
+        self._client = self._connect(await asyncio.to_thread(trust, self._args))
         await asyncio.gather(*map(self._check, self.servers))
         self._watchers = [asyncio.create_task(self._watch(server)) for server in self.servers]
         try:
@@ -60,22 +61,21 @@ class Upstream:
             message = f"no remote server was healthy within {self._args.start_timeout_s:g} s: {wrong}"
             raise TimeoutError(message) from None
 
-    def _connect(self) -> httpx.AsyncClient:
-        args = self._args
+    def _connect(self, trusted: ssl.SSLContext | bool) -> aiohttp.ClientSession:
         headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "enginehouse"}
         if self.api_key is not None:
             headers["authorization"] = f"Bearer {self.api_key}"
-        return httpx.AsyncClient(
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=KEEP_ALIVE_S),
             headers=headers,
-            verify=trust(args),
-            timeout=httpx.Timeout(args.read_timeout_s, connect=args.connect_timeout_s, pool=None),
-            limits=httpx.Limits(max_keepalive_connections=64, keepalive_expiry=KEEP_ALIVE_S),
-            follow_redirects=False,
+            timeout=aiohttp.ClientTimeout(connect=self._args.connect_timeout_s, sock_read=self._args.read_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             trust_env=False,  # no proxy, no .netrc: where the key goes is what the configuration says
         )
 
     @property
-    def client(self) -> httpx.AsyncClient:
+    def client(self) -> aiohttp.ClientSession:
         assert self._client is not None, "start() comes first"
         return self._client
 
@@ -107,12 +107,11 @@ class Upstream:
             tried.append(server)
             url = (server.root if at_root else server.url) + path
             ours = {"content-type": "application/json", "x-request-id": request_id}
-            request = self.client.build_request("POST", url, content=body, headers={**ours, **(headers or {})})
             try:
-                reply = await self._post(server, request)
-            except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+                reply = await self._post(server, url, body, {**ours, **(headers or {})})
+            except aiohttp.SocketTimeoutError as error:
                 raise timed_out(self._args.read_timeout_s) from error
-            except (httpx.TransportError, httpx.InvalidURL) as error:
+            except aiohttp.ClientError as error:
                 reasons.append(explain(error))
                 self.failed(server, reasons[-1])
                 continue
@@ -127,9 +126,9 @@ class Upstream:
         why = ", ".join(reasons or (server.reason for server in self.servers))
         return unavailable(f"No remote server takes this request: {why}.", "upstream_down", RETRY_AFTER_S)
 
-    async def _post(self, server: Server, request: httpx.Request) -> Reply:
+    async def _post(self, server: Server, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         with self.using(server):
-            response = await self.client.send(request, stream=True)
+            response = await self.client.post(url, data=body, headers=headers, allow_redirects=False)
         server.spoke = True
         return Reply(server, response, self._args.read_timeout_s)
 
@@ -147,14 +146,14 @@ class Upstream:
         """A small document of a server, such as its metrics; all of it within `connect_timeout_s`.
 
         Raises:
-            httpx.HTTPError: it can't be had, or its status is an error.
+            aiohttp.ClientError: it can't be had, or its status is an error.
             TimeoutError: it didn't come in time.
             ValueError: it is longer than `limit` bytes.
         """
-        async with asyncio.timeout(self._args.connect_timeout_s), self.client.stream("GET", url) as response:
+        async with asyncio.timeout(self._args.connect_timeout_s), self._get(url) as response:
             response.raise_for_status()
             chunks, size = [], 0
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.content.iter_any():
                 size += len(chunk)
                 if size > limit:
                     raise ValueError(f"longer than {limit} bytes")
@@ -173,10 +172,10 @@ class Upstream:
                 status = await self._status(server.root + self._args.health_path)
                 if status in NO_SUCH_PATH:
                     status = await self._status(f"{server.url}/models")
-        except (TimeoutError, httpx.TimeoutException):
+        except TimeoutError:
             if not spoke and not server.spoke:  # a server that is busy answering isn't down
                 self.failed(server, f"no answer to a health check within {self._args.connect_timeout_s:g} s")
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except aiohttp.ClientError as error:
             self.failed(server, explain(error))
         else:
             busy = spoke or server.spoke or server.in_flight
@@ -187,8 +186,11 @@ class Upstream:
                 self.failed(server, f"{wrong}status {status} at a health check")
 
     async def _status(self, url: str) -> int:
-        async with self.client.stream("GET", url) as response:
-            return response.status_code
+        async with self._get(url) as response:
+            return response.status
+
+    def _get(self, url: str) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self.client.get(url, allow_redirects=False)
 
     def _succeeded(self, server: Server) -> None:
         server.failures = 0
@@ -212,20 +214,22 @@ class Upstream:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close()
 
 
 def explain(error: Exception) -> str:
     """What went wrong with a connection, in words that hold no address."""
     match error:
-        case httpx.ConnectTimeout():
+        case aiohttp.ConnectionTimeoutError():
             return "connecting timed out (connect_timeout_s)"
-        case httpx.TimeoutException():
+        case TimeoutError():
             return "timed out"
-        case httpx.ConnectError() if "CERTIFICATE" in str(error).upper():
+        case aiohttp.ClientConnectorCertificateError():
             return "its certificate isn't trusted"
-        case httpx.ConnectError():
+        case aiohttp.ClientSSLError():
+            return "it doesn't speak TLS as this side does"
+        case aiohttp.ClientConnectorError():
             return "connection refused or no such host"
-        case httpx.InvalidURL():
+        case aiohttp.InvalidURL():
             return "not a URL"
     return "connection lost before an answer"

@@ -86,7 +86,7 @@ def api_key(args: UpstreamArgs, environ: Mapping[str, str]) -> str | None:
 
 
 def trust(args: UpstreamArgs) -> ssl.SSLContext | bool:
-    """What httpx takes for `verify`.
+    """What aiohttp takes for `ssl`.
 
     Raises:
         ValueError: `ca_file` can't be read, or holds no certificates.

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import httpx
+import aiohttp
 
 from deployments.errors import ApiError
 from deployments.upstream_args import root_of
@@ -36,7 +36,7 @@ def choose(servers: Iterable[Server], tried: Iterable[Server] = ()) -> Server | 
 class Reply:
     """An answer of which the status and headers are there. Closing it ends the request at the server."""
 
-    def __init__(self, server: Server, response: httpx.Response, read_timeout_s: float) -> None:
+    def __init__(self, server: Server, response: aiohttp.ClientResponse, read_timeout_s: float) -> None:
         self._server = server
         self._response = response
         self._read_timeout_s = read_timeout_s
@@ -50,7 +50,7 @@ class Reply:
 
     @property
     def status(self) -> int:
-        return self._response.status_code
+        return self._response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -67,12 +67,12 @@ class Reply:
             ApiError: 504 where nothing came for too long, 502 where the answer was broken off.
         """
         try:
-            async for chunk in self._response.aiter_bytes():
+            async for chunk in self._response.content.iter_any():
                 self._server.spoke = True
                 yield chunk
-        except httpx.TimeoutException as error:
+        except TimeoutError as error:
             raise timed_out(self._read_timeout_s) from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
+        except aiohttp.ClientError as error:
             raise bad_gateway("The remote server broke off its answer.") from error
 
     async def read(self, limit: int) -> bytes:
@@ -93,7 +93,7 @@ class Reply:
         if not self._closed:
             self._closed = True
             self._server.in_flight -= 1
-            await self._response.aclose()
+            self._response.close()
 
 
 def timed_out(seconds: float) -> ApiError:

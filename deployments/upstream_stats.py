@@ -4,7 +4,7 @@ import asyncio
 import logging
 from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
 
 from deployments import metric_names
 from deployments.engine import EngineStats
@@ -40,7 +40,7 @@ class UpstreamStats:
             url = at_port(server.root, self._port) + path
             text = (await self._upstream.get(url, DOCUMENT_LIMIT)).decode("utf-8", "replace")
             stats = metric_names.read_stats(text, program)
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             if server not in self._without_metrics:
                 self._without_metrics.add(server)
                 logger.warning("remote server %s gives no metrics: %s", server.url, error)

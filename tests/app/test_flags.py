@@ -40,7 +40,8 @@ def test_where_haproxy_is_missing_serve_s_own_proxy_serves(monkeypatch: pytest.M
     assert flags(Path("/tmp")) == FLAGS
 
 
-def test_every_variable_of_haproxy_s_is_one_that_serve_reads() -> None:
-    constants = Path(os.path.dirname(__import__("ray.serve").serve.__file__)) / "_private" / "constants.py"
-    text = constants.read_text()
-    assert [name for name in flags(Path("/tmp")) if name not in text] == ["RAY_worker_niceness"]
+def test_every_variable_is_one_that_ray_or_serve_reads() -> None:
+    ray = Path(os.path.dirname(__import__("ray").__file__))
+    readers = (ray / "serve" / "_private" / "constants.py", ray / "dashboard" / "modules" / "event" / "event_consts.py")
+    text = "".join(reader.read_text() for reader in readers)
+    assert [name for name in flags(Path("/tmp")) if name not in text] == ["RAY_worker_niceness"]  # which C++ reads

@@ -9,8 +9,9 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 from pydantic import ValidationError
 
 from deployments.errors import ApiError
@@ -206,7 +207,6 @@ async def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
             "accept": "*/*",
             "accept-encoding": "identity",
             "authorization": f"Bearer {KEY}",
-            "connection": "keep-alive",
             "content-length": str(len(body)),
             "content-type": "application/json",
             "user-agent": "enginehouse",
@@ -249,20 +249,19 @@ async def test_each_server_is_tried_once_and_then_it_is_a_503() -> None:
         assert servers.in_flight == 0
 
 
-async def test_connecting_has_its_own_timeout() -> None:
+async def test_connecting_has_its_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.upstream.KEEP_ALIVE_S", 0.0)
     async with remotes(ok) as (there,), upstream(there, connect_timeout_s=0.2, health_interval_s=60) as servers:
-        servers.client._transport = Slow()
+        monkeypatch.setattr(servers.client.connector, "_wrap_create_connection", swallowed)
         with pytest.raises(ApiError) as caught:
             await asked(servers)
         assert caught.value.status == 503
         assert "connect_timeout_s" in caught.value.message
 
 
-class Slow(httpx.AsyncBaseTransport):
-    """As httpx's own where a host swallows what is sent to it."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectTimeout("slow", request=request)
+async def swallowed(*_: object, **__: object) -> None:
+    """As connecting is to a host that swallows what is sent to it."""
+    await asyncio.sleep(60)
 
 
 async def test_a_server_that_hangs_is_a_504_and_not_tried_elsewhere() -> None:
@@ -469,20 +468,24 @@ async def test_small_documents() -> None:
         assert await servers.get(f"http://127.0.0.1:{there.port}/metrics", 100) == b"x" * 100
         with pytest.raises(ValueError, match="longer than 99 bytes"):
             await servers.get(f"http://127.0.0.1:{there.port}/metrics", 99)
-        with pytest.raises(httpx.HTTPStatusError):
+        with pytest.raises(aiohttp.ClientResponseError):
             await servers.get(f"{there.url}/nothing", 100)
+
+
+THERE = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpx.ConnectTimeout("x"), "connect_timeout_s"),
-        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "certificate"),
-        (httpx.ConnectError("All connection attempts failed"), "refused or no such host"),
-        (httpx.ReadError("x"), "connection lost"),
-        (httpx.RemoteProtocolError("http://10.0.0.1"), "connection lost"),
-        (httpx.ReadTimeout("x"), "timed out"),
-        (httpx.InvalidURL("http://10.0.0.1"), "not a URL"),
+        (aiohttp.ConnectionTimeoutError("x"), "connect_timeout_s"),
+        (aiohttp.ClientConnectorCertificateError(THERE, ssl.CertificateError("x")), "certificate"),
+        (aiohttp.ClientConnectorSSLError(THERE, ssl.SSLError("x")), "TLS"),
+        (aiohttp.ClientConnectorError(THERE, OSError("x")), "refused or no such host"),
+        (aiohttp.ClientOSError("x"), "connection lost"),
+        (aiohttp.ServerDisconnectedError("http://10.0.0.1"), "connection lost"),
+        (aiohttp.SocketTimeoutError("x"), "timed out"),
+        (aiohttp.InvalidURL("http://10.0.0.1"), "not a URL"),
     ],
 )
 def test_what_went_wrong_in_words(error: Exception, words: str) -> None:
