@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from app import routing
 from app.asgi import read_body
-from app.config import IngressConfig, ModelConfig
+from app.config import IngressConfig
 from app.openapi import request_body
 from app.pools import PoolDirectory
+from app.routing import names
+from app.routing.settings import ModelConfig
 from deployments.adapter_store import LiveAdapter
 from deployments.config import AdapterName, AdapterPath
 from deployments.errors import ApiError, from_validation_error, unavailable
@@ -75,7 +76,7 @@ def choose_target(model: str | None, models: Mapping[str, ModelConfig], pools: P
         candidates, of = list(first_named), ""
         model = meant[0] if meant else None
     else:
-        candidates, of = list(routing.pools_of(model, models)), f" of '{model}'"
+        candidates, of = list(names.pools_of(model, models)), f" of '{model}'"
     if all(pools.refuses_adapters(pool) for pool in candidates):
         raise ApiError(400, f"No pool{of} takes adapters.", param="model", code="unsupported_parameter")
     if model is None:
@@ -130,13 +131,13 @@ class AdapterApi:
         name = wanted.lora_name
         found = (await asyncio.to_thread(self._pools.store.read)).get(name)
         if found is None or wanted.model not in (None, found.model):
-            shown = routing.shorten(name)
+            shown = names.shorten(name)
             if name in self._pools.adapters() and found is None:
                 message = (
                     f"The adapter '{shown}' is listed in its pool's configuration; only a change of that unloads it."
                 )
                 raise ApiError(400, message, param="lora_name", code="not_live")
-            of = f" for '{routing.shorten(wanted.model)}'" if wanted.model else ""
+            of = f" for '{names.shorten(wanted.model)}'" if wanted.model else ""
             raise ApiError(404, f"No adapter '{shown}' was loaded{of}.", param="lora_name", code="adapter_not_found")
         await self._withdraw(name, found.pools)
         return {"id": name, "object": "model", "deleted": True}

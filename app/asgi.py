@@ -68,11 +68,13 @@ class Client:
             self._watching.cancel()
 
 
-async def send_stream(send: Send, stream: PoolStream, pool: str, broken: Callable[[str, str], bytes]) -> None:
-    """Pass an answer on as it comes; `broken` makes the event for one that breaks."""
+async def send_stream(
+    send: Send, stream: PoolStream, told: Mapping[str, str], broken: Callable[[str, str], bytes]
+) -> None:
+    """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks."""
     try:
         head = stream.head
-        await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, pool)})
+        await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, told)})
         try:
             while data := await stream.read():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
@@ -84,8 +86,8 @@ async def send_stream(send: Send, stream: PoolStream, pool: str, broken: Callabl
         stream.leave()
 
 
-async def send_whole(send: Send, answer: WireResponse, pool: str) -> None:
-    await _send(send, answer["status"], _headers(answer, pool), answer["body"])
+async def send_whole(send: Send, answer: WireResponse, told: Mapping[str, str]) -> None:
+    await _send(send, answer["status"], _headers(answer, told), answer["body"])
 
 
 async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -99,10 +101,10 @@ async def send_error(send: Send, error: ApiError, *, anthropic: bool) -> None:
     await _send(send, error.status, headers, error.anthropic_body() if anthropic else error.body())
 
 
-def _headers(head: Head, pool: str) -> list[tuple[bytes, bytes]]:
+def _headers(head: Head, told: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     kind = head["media_type"]
     content = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-    return _encoded({"content-type": content, **head["headers"], "x-enginehouse-pool": pool})
+    return _encoded({"content-type": content, **head["headers"], **told})
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

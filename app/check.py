@@ -145,7 +145,7 @@ class _Checker:
                 ingress = self._parse(IngressConfig, deployment.user_config, location)
                 if ingress is not None:
                     self._checked.ingress = ingress
-                    self._check_models(ingress, (*location, "models"))
+                    self._check_names_in(ingress, location)
                 return
         self._problem(
             at, "The ingress has no models: add 'deployments: [{name: Ingress, user_config: {models: ...}}]'."
@@ -166,17 +166,29 @@ class _Checker:
                     message = f"The adapter '{name}' has a model's name; give it one of its own."
                     self._problem(("applications", index, "args", "adapters", name), message)
 
-    def _check_models(self, ingress: IngressConfig, at: Location) -> None:
-        """Every pool that a model names must be an application of this file."""
+    def _check_names_in(self, ingress: IngressConfig, at: Location) -> None:
+        """Pools that are named must be applications of this file, and the models of aliases be there."""
         file = self._checked.file
         assert file is not None
         there = [app.name for app in file.applications if app.import_path == POOL]
-        for model, pool in ((model, pool) for model, entry in ingress.models.items() for pool in entry.pools):
-            if pool not in there:
-                near = difflib.get_close_matches(pool, there, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"pools: {', '.join(there) or 'none'}."
-                message = f"The model '{model}' names a pool '{pool}' that isn't there; {hint}"
-                self._problem((*at, model), message)
+        for model, entry in ingress.models.items():
+            for pool in entry.pools:
+                self._check_there(pool, there, "pool", f"The model '{model}'", (*at, "models", model))
+        for index, route in enumerate(ingress.routes):
+            for pool in route.named_pools:
+                self._check_there(pool, there, "pool", f"The route '{route.name}'", (*at, "routes", index))
+        for alias, target in ingress.aliases.items():
+            for model in [target] if isinstance(target, str) else target:
+                self._check_there(model, list(ingress.models), "model", f"The alias '{alias}'", (*at, "aliases", alias))
+            if alias in ingress.models:
+                message = f"The alias '{alias}' has a model's name, which comes first; take one of them away."
+                self._problem((*at, "aliases", alias), message)
+
+    def _check_there(self, name: str, there: Sequence[str], noun: str, who: str, at: Location) -> None:
+        if name not in there:
+            near = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"{noun}s: {', '.join(there) or 'none'}."
+            self._problem(at, f"{who} names a {noun} '{name}' that isn't there; {hint}")
 
     def _parse(self, schema: type[T], value: Any, at: Location) -> T | None:
         """`value`, which stands `at` a place in the document, as `schema`; None where it doesn't fit."""

@@ -12,6 +12,7 @@ import click
 from app import capabilities
 from app.check import Checked, check_file
 from app.doctor import doctor
+from app.route_cli import route_group
 from deployments import environment_build, environments, models
 from deployments.config import PoolConfig
 from deployments.environments import InstallError, UnknownEngineError
@@ -31,11 +32,13 @@ def main() -> None:
     enginehouse serve serve_config.yaml     serve what a config says, installing what is missing
     enginehouse check serve_config.yaml     is a config right? starts nothing
     enginehouse capabilities                what each model of a config can
+    enginehouse route explain REQUEST.json  where a config sends a request, and why
     enginehouse doctor                      does each engine work on this machine?
     """
 
 
 main.add_command(doctor)
+main.add_command(route_group)
 
 
 @main.command()

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.routing.settings import RoutingConfig
+
 ENVIRONMENT_PREFIX = "ENGINEHOUSE_INGRESS_"
 
 
@@ -15,22 +17,11 @@ class IngressArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class ModelConfig(BaseModel):
-    """A model that clients may name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    pools: list[str] = Field(
-        min_length=1, description="Pools that serve it, by application name; the first one that is ready answers."
-    )
-
-
-class IngressConfig(BaseModel):
+class IngressConfig(RoutingConfig):
     """`user_config` of the ingress: changes live, without a restart."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    models: dict[str, ModelConfig] = Field({}, description="The models, by the name that clients send.")
     max_body_bytes: int = Field(
         32 * 2**20, ge=1024, description="Largest request body, in bytes; a larger one is a 413."
     )
@@ -58,4 +49,8 @@ def load_ingress_config(values: Mapping[str, Any], environ: Mapping[str, str] = 
 
 def environment_variables() -> dict[str, str]:
     """The variable that overrides each key of `IngressConfig` that is a plain value."""
-    return {name: ENVIRONMENT_PREFIX + name.upper() for name in IngressConfig.model_fields if name != "models"}
+    return {
+        name: ENVIRONMENT_PREFIX + name.upper()
+        for name, field in IngressConfig.model_fields.items()
+        if field.annotation in (int, float, bool, str)
+    }

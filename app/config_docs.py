@@ -81,13 +81,21 @@ def rows(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
 
 def _rows(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for name, field in schema.get("properties", {}).items():
-        kind = next((branch for branch in field.get("anyOf", []) if branch.get("type") != "null"), field)
+        branches = [branch for branch in field.get("anyOf", []) if branch.get("type") != "null"] or [field]
+        kind = branches[0]
         value = {} if "$ref" in kind else field.get("default")  # what is in a model has rows of its own
         default = "required" if name in schema.get("required", []) else _default(value)
         bounds = ", ".join(text.format(kind[bound]) for bound, text in BOUNDS.items() if bound in kind)
-        yield f"`{prefix}{name}`", _type(kind), default, bounds, field.get("description", "")
-        for reference, below in ((_values(kind).get("$ref"), f"{name}.<name>."), (kind.get("$ref"), f"{name}.")):
-            if reference:
+        yield (
+            f"`{prefix}{name}`",
+            " or ".join(dict.fromkeys(map(_type, branches))),
+            default,
+            bounds,
+            field.get("description", ""),
+        )
+        places = ((_values(kind), f"{name}.<name>."), (kind.get("items", {}), f"{name}[]."), (kind, f"{name}."))
+        for inside, below in places:
+            if reference := inside.get("$ref"):
                 inner = definitions[reference.rpartition("/")[2]]
                 yield from _rows(inner, definitions, f"{prefix}{below}")
 
@@ -98,7 +106,11 @@ def _type(kind: Mapping[str, Any]) -> str:
     if "$ref" in kind:
         return TYPES["object"]
     name = TYPES.get(kind["type"], str(kind["type"]))
-    return f"list of {kind['items']['type']}s" if kind["type"] == "array" else name
+    return f"list of {_plural(kind['items'])}" if kind["type"] == "array" else name
+
+
+def _plural(kind: Mapping[str, Any]) -> str:
+    return _type(kind) if "enum" in kind else f"{_type(kind)}s"
 
 
 def _values(kind: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,11 +46,11 @@ def flags(folder: Path) -> dict[str, str]:
         # only one here is HAProxy, which is told at once, and tries another where it is refused.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
         # Serve's own proxy, which answers while there is no ingress; always on 8500, a second server couldn't start.
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(_free_port()),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
     }
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """One that nobody has, and of those that the system gives to nobody: some seconds pass until it is used."""
     for port in random.sample(range(20_000, 30_000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

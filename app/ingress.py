@@ -14,22 +14,26 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app import routing
 from app.adapter_api import add_adapters
 from app.asgi import Client, read_body, send_error, send_stream, send_whole
-from app.calls import Caller
+from app.calls import Caller, PoolStream
 from app.capabilities import model_document
 from app.config import IngressConfig
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
 from app.openapi import request_body
 from app.pools import PoolDirectory
+from app.routing import names
+from app.routing.request_type import Seen
+from app.routing.route import Routed, pools_of, route
+from app.shadow import Shadows
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
 from deployments.plane.hub import StreamLostError
-from deployments.wire import pack
+from deployments.wire import WireRequest, WireResponse, pack
 
 logger = logging.getLogger("ray.serve")
 
+Told = dict[str, str]  # headers that say where a request went, and why
 DESCRIPTION = "One door, many engines: OpenAI's API over pools of vLLM, SGLang, TensorRT-LLM, TGI and Transformers."
 
 
@@ -40,54 +44,78 @@ class Gateway:
         self.config = IngressConfig()
         self.pools = pools
         self.caller = caller or Caller()
+        self.shadows = Shadows()
+        self.seen = Seen()
         self.started = int(time.time())
 
-    async def answer(self, endpoint: Endpoint, receive: Receive, send: Send) -> None:
+    async def answer(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, told: Told) -> None:
         """Route a request to a pool, in one handle call, and pass its answer back.
+
+        `told` becomes what the answer's headers say of that, an error's too.
 
         Raises:
             ApiError: it can't be; nothing was sent.
         """
         body = await read_body(receive, self.config.max_body_bytes)
-        wanted = routing.read_request(body)
-        pool = self._choose(wanted.model)
-        adapter = None if wanted.model in self.config.models else wanted.model
+        routed = route(self.config, endpoint, body, scope["headers"], self.pools, self.seen)
+        told.update(routed.told)
         # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
-        wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex, adapter))
+        wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
+        if (shadow := routed.decision.shadow) is not None:
+            self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
+        answer = await self._ask(routed, wire, told)
+        if isinstance(answer, PoolStream):
+            await send_stream(send, answer, told, anthropic_error_event if endpoint == "messages" else error_event)
+        else:
+            await send_whole(send, answer, told)
+
+    async def _ask(self, routed: Routed, wire: WireRequest, told: Told) -> PoolStream | WireResponse:
+        """The answer of the first pool that takes the request: one whose queue is full has had none of it."""
+        full: BackPressureError | None = None
+        for attempt, pool in enumerate(routed.decision.pools, 1):
+            told |= {"x-enginehouse-pool": pool.name, "x-enginehouse-attempts": str(attempt)}
+            try:
+                return await self._ask_pool(pool.name, wire, stream=routed.request.stream)
+            except BackPressureError as error:
+                full = error
+        if full is None:
+            raise self._none_is_ready(routed)
+        message = f"The pool '{pool.name}' has as many requests as it may queue."
+        headers = {"retry-after": str(self.config.retry_after_s)}
+        raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from full
+
+    async def _ask_pool(self, pool: str, wire: WireRequest, *, stream: bool) -> PoolStream | WireResponse:
         try:
             handle = self.pools.handle(pool)
-            if wanted.stream:
-                stream = await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
-            else:
-                answer = await self.caller.whole(handle, wire)
-        except BackPressureError as error:
-            message = f"The pool '{pool}' has as many requests as it may queue."
-            headers = {"retry-after": str(self.config.retry_after_s)}
-            raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from error
+            if stream:
+                return await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
+            return await self.caller.whole(handle, wire)
+        except BackPressureError:
+            raise
         except (RayError, RayServeException, StreamLostError) as error:
             logger.warning("pool %s gave no answer: %r", pool, error)
             self.pools.look_soon()
             message = f"The pool '{pool}' lost the replica that had this request."
             raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
-        if wanted.stream:
-            await send_stream(send, stream, pool, anthropic_error_event if endpoint == "messages" else error_event)
-        else:
-            await send_whole(send, answer, pool)
 
-    def _choose(self, model: str) -> str:
-        pools = self._pools_of(model)
-        if pool := self.pools.first_ready(pools):
-            return pool
-        states = ", ".join(f"'{pool}' is {self.pools.state(pool).reason}" for pool in pools)
-        raise unavailable(f"No pool of '{model}' is ready: {states}.", "pool_not_ready", self.config.retry_after_s)
+    def _none_is_ready(self, routed: Routed) -> ApiError:
+        states = ", ".join(f"'{over.pool}' is {over.why}" for over in routed.decision.passed_over)
+        message = f"No pool of '{routed.request.model}' is ready: {states}."
+        return unavailable(message, "pool_not_ready", self.config.retry_after_s)
+
+    async def _copy(self, pool: str, wire: WireRequest, *, stream: bool) -> None:
+        """Have a pool answer a copy of a request, and throw the answer away."""
+        answer = await self._ask_pool(pool, {**wire, "request_id": uuid.uuid4().hex}, stream=stream)
+        if isinstance(answer, PoolStream):
+            try:
+                while await answer.read():
+                    pass
+            finally:
+                answer.leave()
 
     def adapters(self) -> dict[str, Sequence[str]]:
         """The adapters that clients may name, each with its pools."""
-        return routing.exposed_adapters(self.pools.adapters(), self.config.models)
-
-    def _pools_of(self, model: str) -> Sequence[str]:
-        adapters = {} if model in self.config.models else self.adapters()
-        return routing.pools_of(model, self.config.models, adapters)
+        return names.exposed_adapters(self.pools.adapters(), self.config.models)
 
     def model_document(self, name: str) -> dict[str, Any]:
         """What is known of a model or an adapter.
@@ -95,11 +123,15 @@ class Gateway:
         Raises:
             ApiError: 404, there is none of that name.
         """
-        names = self._pools_of(name)
-        pools = [self.pools.document(pool) for pool in names]
+        config = self.config
+        target = names.resolve(name, config.aliases, config.models, 0)
+        serving = pools_of(config, target, self.pools)
+        pools = [self.pools.document(pool) for pool in serving]
         openai = {"object": "model", "created": self.started, "owned_by": "enginehouse"}
-        if name not in self.config.models:
-            openai |= dict.fromkeys(("root", "parent"), routing.parent_of(names, self.config.models))
+        if target != name:
+            openai["root"] = target
+        elif name not in config.models:
+            openai |= dict.fromkeys(("root", "parent"), names.parent_of(serving, config.models))
         return {**model_document(name, pools), **openai}
 
 
@@ -111,13 +143,14 @@ class Answering:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = Client(receive)
+        client, told = Client(receive), Told()
         try:
-            await self._gateway.answer(self._endpoint, client.receive, send)
+            await self._gateway.answer(self._endpoint, scope, client.receive, send, told)
         except asyncio.CancelledError:
             if not client.took_back():
                 raise  # by others, who want to see it
         except ApiError as error:
+            error.headers = {**told, **error.headers}
             await send_error(send, error, anthropic=self._endpoint == "messages")
         except Exception as error:
             logger.error("the ingress failed", exc_info=error)
@@ -133,7 +166,7 @@ class Door:
     def __init__(self, gateway: Gateway, framework: FastAPI) -> None:
         self.framework = framework
         self.routes = framework.routes  # by which Serve names requests in its metrics
-        self._answering = {path: Answering(gateway, route.endpoint) for route in ROUTES for path in route.paths}
+        self._answering = {path: Answering(gateway, each.endpoint) for each in ROUTES for path in each.paths}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = self._answering.get(scope.get("path", ""))
@@ -157,16 +190,16 @@ def create_app(gateway: Gateway) -> Door:
 
 
 def _add_generation(app: FastAPI, gateway: Gateway) -> None:
-    for route in ROUTES:
-        for index, path in enumerate(route.paths):
+    for endpoint in ROUTES:
+        for index, path in enumerate(endpoint.paths):
             app.add_api_route(
                 path,
-                _asking(Answering(gateway, route.endpoint), route.endpoint),
+                _asking(Answering(gateway, endpoint.endpoint), endpoint.endpoint),
                 methods=["POST"],
                 tags=["generate"],
-                summary=route.summary,
+                summary=endpoint.summary,
                 include_in_schema=index == 0,  # the other paths are aliases
-                openapi_extra=request_body(route.schema) if route.schema else None,
+                openapi_extra=request_body(endpoint.schema) if endpoint.schema else None,
             )
 
 
@@ -195,8 +228,9 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models", tags=["models"])
     async def list_models() -> JSONResponse:
         """The models there are, ready or not."""
-        names = sorted({*gateway.config.models, *gateway.adapters()})
-        return JSONResponse({"object": "list", "data": [gateway.model_document(name) for name in names]})
+        aliases = (name for name in gateway.config.aliases if not names.is_pattern(name))
+        every = sorted({*gateway.config.models, *gateway.adapters(), *aliases})
+        return JSONResponse({"object": "list", "data": [gateway.model_document(name) for name in every]})
 
     @app.get("/v1/models/{model:path}", tags=["models"])
     async def get_model(model: str) -> JSONResponse:
@@ -213,8 +247,8 @@ def _add_probes(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/ready", tags=["probes"])
     async def ready() -> JSONResponse:
         """200 once at least one pool can answer, else 503; with each pool's state."""
-        names = {pool for model in gateway.config.models.values() for pool in model.pools}
-        states = {name: gateway.pools.state(name) for name in sorted(names)}
+        pools = {pool for model in gateway.config.models.values() for pool in model.pools}
+        states = {name: gateway.pools.state(name) for name in sorted(pools)}
         ready = any(state.ready for state in states.values())
         headers = {} if ready else {"retry-after": str(gateway.config.retry_after_s)}
         document = {"ready": ready, "pools": {name: state.reason for name, state in states.items()}}
@@ -230,7 +264,7 @@ async def _on_api_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     """FastAPI's own errors, in OpenAI's envelope."""
     assert isinstance(error, HTTPException)
-    what = f"{request.method} {routing.shorten(request.url.path)}"
+    what = f"{request.method} {names.shorten(request.url.path)}"
     message = f"No such endpoint: {what}." if error.status_code == 404 else f"{what}: {error.detail}."
     return await _on_api_error(request, ApiError(error.status_code, message, headers=error.headers))
 

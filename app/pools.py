@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
+from deployments.engine import Capabilities
 from deployments.wire import Description
 
 logger = logging.getLogger("ray.serve")
@@ -44,13 +46,22 @@ class PoolDirectory:
         self._looking: asyncio.Task[None] | None = None
         self._doubt = asyncio.Event()
         self._descriptions: dict[str, tuple[float, Description]] = {}  # with the deployment that gave it
+        self._can: dict[str, Capabilities] = {}  # of those that have described themselves
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def state(self, pool: str) -> PoolState:
         return self._states.get(pool, NOT_DEPLOYED)
 
-    def first_ready(self, pools: Iterable[str]) -> str | None:
-        return next((pool for pool in pools if self.state(pool).ready), None)
+    def view(self, pool: str) -> PoolView:
+        """A pool as requests are routed by."""
+        state, (_, described) = self.state(pool), self._descriptions.get(pool, (0, None))
+        return PoolView(
+            pool,
+            state.ready,
+            state.reason,
+            described["engine"] if described else None,
+            self._can.get(pool),
+        )
 
     def handle(self, pool: str) -> DeploymentHandle[Any]:
         """A handle to a pool that was ready at the last look."""
@@ -130,11 +141,20 @@ class PoolDirectory:
         """Have a pool describe itself. One that hangs holds up no other; one that fails is asked again."""
         try:
             call: Any = self.handle(pool).describe.remote()
-            self._descriptions[pool] = (deployed_s, await asyncio.wait_for(call, DESCRIBE_S))
+            async with asyncio.timeout(DESCRIBE_S):
+                described: Description = await call
+            self._descriptions[pool] = (deployed_s, described)
+            self._can[pool] = read_capabilities(described["capabilities"])
         except Exception as error:
             logger.warning("pool %s doesn't describe itself: %r", pool, error)
         finally:
             del self._asking[pool]
+
+
+def read_capabilities(document: Mapping[str, Any]) -> Capabilities:
+    """What a pool says that it can; its version may know more, or less, than this one's."""
+    known = {each.name: document[each.name] for each in fields(Capabilities) if each.name in document}
+    return Capabilities(**{"endpoints": (), **known})
 
 
 def read_states(status: Any) -> dict[str, PoolState]:

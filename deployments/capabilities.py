@@ -1,12 +1,15 @@
 """What a pool can honour, and the refusal of a request that asks for more. Pure functions."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from deployments.engine import Capabilities, EngineRequest, Part
 from deployments.errors import ApiError, unsupported
+
+# What engines differ in, beside their endpoints.
+Need = Literal["tools", "forced_tools", "json_schema", "logprobs", "n", "image", "audio", "video", "file"]
 
 # How OpenAI's content parts, and Anthropic's, name what they hold.
 PARTS: dict[str, Part] = {
@@ -32,7 +35,7 @@ _FIELDS = (b'"tools"', b'"tool_choice"', b'"functions"', b'"response_format"', b
 _HINTS = (*_FIELDS, b'"type"', b'url"', b"\\u")
 
 
-class _Asked(BaseModel):
+class Asked(BaseModel):
     """The fields that engines differ in. Their types are for the engine to judge."""
 
     tools: Any = None
@@ -56,36 +59,68 @@ def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> Non
         served = ", ".join(can.endpoints)
         message = f"The {engine} engine doesn't serve '{request.endpoint}' for this model; it serves {served}."
         raise ApiError(400, message, param="model", code="unsupported_endpoint")
-    if not any(hint in request.body for hint in _HINTS):
+    if not may_need(request.body):
         return
     try:
-        asked = _Asked.model_validate_json(request.body)
+        asked = Asked.model_validate_json(request.body)
     except ValidationError:
         return  # the engine says better what is wrong with it
-    for param in _beyond(can, asked):
-        raise unsupported(param, engine)
+    for needed in needs_of(asked):
+        if not honours(can, needed.what):
+            chosen = needed.param == "tools" and can.tools and asked.tool_choice is not None
+            raise unsupported("tool_choice" if chosen else needed.param, engine)
     _refuse_foreign_urls(asked)
 
 
-def _beyond(can: Capabilities, asked: _Asked) -> Iterator[str]:
+class Needed(NamedTuple):
+    """What a request needs of an engine, and the field that says so."""
+
+    what: Need
+    param: str
+
+
+def may_need(body: bytes) -> bool:
+    """Whether a request may need anything; False is sure, and costs little to know."""
+    return any(hint in body for hint in _HINTS)
+
+
+def needs_of(asked: Asked) -> Iterator[Needed]:
+    """Everything that a request needs."""
     choice = _type(asked.tool_choice) or asked.tool_choice  # Anthropic's is an object
-    kind = "auto" if choice in (None, "auto") else "forced"
-    if asked.tools not in NOTHING and choice != "none" and kind not in can.tools:
-        yield "tool_choice" if can.tools and asked.tool_choice is not None else "tools"
-    if asked.functions not in NOTHING and not can.tools:
-        yield "functions"
-    if _type(asked.response_format) not in (None, "text") and not can.json_schema:
-        yield "response_format"
-    if isinstance(asked.text, dict) and _type(asked.text.get("format")) not in (None, "text") and not can.json_schema:
-        yield "text.format"
+    if asked.tools not in NOTHING and choice != "none":
+        yield Needed("tools" if choice in (None, "auto") else "forced_tools", "tools")
+    if asked.functions not in NOTHING:
+        yield Needed("tools", "functions")
+    if _type(asked.response_format) not in (None, "text"):
+        yield Needed("json_schema", "response_format")
+    if isinstance(asked.text, dict) and _type(asked.text.get("format")) not in (None, "text"):
+        yield Needed("json_schema", "text.format")
     # In a completion, logprobs: 0 asks for those of the tokens themselves.
-    if asked.logprobs is not None and asked.logprobs is not False and not can.logprobs:
-        yield "logprobs"
-    if isinstance(asked.n, int) and asked.n > 1 and not can.n:
-        yield "n"
+    if asked.logprobs is not None and asked.logprobs is not False:
+        yield Needed("logprobs", "logprobs")
+    if isinstance(asked.n, int) and asked.n > 1:
+        yield Needed("n", "n")
     for where, part in (*_parts("messages", asked.messages), *_parts("input", asked.input)):
-        if PARTS.get(_type(part) or "", "text") not in can.parts:
-            yield where
+        kind = PARTS.get(_type(part) or "", "text")
+        if kind != "text":
+            yield Needed(kind, where)
+
+
+def honours(can: Capabilities, need: Need) -> bool:
+    """Whether an engine has what a request needs."""
+    match need:
+        case "tools":
+            return "auto" in can.tools
+        case "forced_tools":
+            return "forced" in can.tools
+        case "json_schema":
+            return can.json_schema
+        case "logprobs":
+            return can.logprobs
+        case "n":
+            return can.n
+        case _:
+            return need in can.parts
 
 
 def _type(value: Any) -> str | None:
@@ -102,7 +137,7 @@ def _parts(field: str, messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{field}[{outer}].content[{inner}]", part
 
 
-def _refuse_foreign_urls(asked: _Asked) -> None:
+def _refuse_foreign_urls(asked: Asked) -> None:
     """An image may come inside the request. No request has this server fetch one: it could reach what clients can't."""
     for where, url in (*_urls("messages", asked.messages), *_urls("input", asked.input)):
         if not url.startswith("data:"):

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from app.flags import free_port
 from benchmarks.gateway import client, figures, usage
 from benchmarks.gateway.answers import Ask
 from benchmarks.gateway.cases import CASES, PAIRED, PAIRED_LIMIT_S, PAIRS, PROMPT_CHARS, WARM_UP, Case
 from benchmarks.gateway.engine import Pace
 from benchmarks.gateway.figures import CaseFigures, PairedFigures, Spent
-from benchmarks.gateway.processes import Launch, Running, StartError, free_port, module, running
+from benchmarks.gateway.processes import Launch, Running, StartError, module, running
 from benchmarks.gateway.rows import Place, Report, Row
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,12 +83,6 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         for name, value in environ.items()
         if not name.lower().endswith("_proxy") and not name.startswith(("RAY_", "ENGINEHOUSE_"))
     } | {"PYTHONPATH": str(ROOT)}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def module(name: str, *arguments: object, python: str = sys.executable) -> list[str]:

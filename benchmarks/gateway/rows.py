@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from app.flags import flags
+from app.flags import flags, free_port
 from benchmarks.gateway import rivals
 from benchmarks.gateway.client import KEY
 from benchmarks.gateway.engine import MODEL
-from benchmarks.gateway.processes import ROOT, Launch, free_port, module
+from benchmarks.gateway.processes import ROOT, Launch, module
 
 BIN = Path(sys.executable).parent
 MOST_DEPLOYED = 10  # of a row's pools: each is a process of 160 MB. The others are configured, and down

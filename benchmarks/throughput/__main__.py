@@ -17,9 +17,10 @@ from typing import IO, Any
 import click
 
 from app.doctor import python_of
+from app.flags import free_port
 from benchmarks.gateway.client import Connection
 from benchmarks.gateway.engine import MODEL
-from benchmarks.gateway.processes import ROOT, Launch, free_port, running
+from benchmarks.gateway.processes import ROOT, Launch, running
 from benchmarks.gateway.rows import Place, enginehouse_config, ray_environ
 from benchmarks.throughput import load
 from benchmarks.throughput.load import Done, Round

@@ -280,6 +280,36 @@ NO_MODELS = "The ingress has no models: add 'deployments: [{name: Ingress, user_
             "'theirs' that isn't there; pools: one.",
         ),
         (
+            "          retry_after_s: 3",
+            "          routes: [{name: r, match: {modle: x}, pools: [one]}]",
+            "line 14: applications[0].deployments[0].user_config.routes[0].match.modle: Unknown key 'modle'; did you "
+            "mean 'model'?",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          routes: [{name: r, canary: {pool: oen, percent: 5}}]",
+            "line 14: applications[0].deployments[0].user_config.routes[0]: The route 'r' names a pool 'oen' that "
+            "isn't there; did you mean 'one'?",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          routes: [{name: r, pools: [one]}, {name: r, engines: [vllm]}]",
+            "line 14: applications[0].deployments[0].user_config.routes: two routes are named 'r'; give each a name "
+            "of its own.",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          aliases: {gpt: smal}",
+            "line 14: applications[0].deployments[0].user_config.aliases.gpt: The alias 'gpt' names a model 'smal' "
+            "that isn't there; did you mean 'small'?",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          aliases: {small: small}",
+            "line 14: applications[0].deployments[0].user_config.aliases.small: The alias 'small' has a model's name, "
+            "which comes first; take one of them away.",
+        ),
+        (
             "small: {pools",
             "5: {pools",
             "line 13: applications[0].deployments[0].user_config.models.5: The key '5' isn't a string: put it in "

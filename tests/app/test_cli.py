@@ -92,6 +92,7 @@ def test_the_commands_there_are() -> None:
         "engines list",
         "engines install",
         "models prepare",
+        "route explain",
     }
 
 
@@ -398,3 +399,44 @@ def test_serve_on_a_port_that_is_taken() -> None:
         child = subprocess.run(command, capture_output=True, text=True, timeout=30)
     reason = f"Cannot listen on 127.0.0.1:{port}: Address already in use. Choose another with --port."
     assert (child.returncode, child.stdout, child.stderr) == (1, "", f"enginehouse: {reason}\n")
+
+
+REQUEST = '{"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "hi"}], "stream": true}'
+
+
+def test_a_route_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text(REQUEST)
+    result = call("route", "explain", tmp_path / "request.json", "--config", CONFIG)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "model         smollm2-135m-instruct",
+        "request type  chat",
+        "pool          smollm2  (transformers)",
+        "reason        chat: route interactive, transformers (streamed)",
+    ]
+
+
+def test_a_route_is_explained_as_json() -> None:
+    arguments = ["route", "explain", "-", "--config", str(CONFIG), "--json", "--down", "smollm2"]
+    result = CliRunner().invoke(cli.main, arguments, input=f"{REQUEST}\n{REQUEST}\n")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert [(each["pool"], each["passed_over"]) for each in found] == [
+        (None, [{"pool": "smollm2", "why": "down"}]),
+        (None, [{"pool": "smollm2", "why": "down"}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("{", (), "request.json: not JSON"),
+        ('{"body": {}, "headrs": {}}', (), "request.json: headrs: Extra inputs"),
+        (REQUEST, ("--down", "b"), "has no pool 'b'; it has: smollm2."),
+    ],
+)
+def test_a_request_that_can_not_be_explained(tmp_path: Path, text: str, options: tuple[str, ...], words: str) -> None:
+    (tmp_path / "request.json").write_text(text)
+    result = call("route", "explain", tmp_path / "request.json", "--config", CONFIG, *options)
+    assert result.exit_code != 0 and result.stdout == ""
+    assert words in result.stderr

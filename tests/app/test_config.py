@@ -21,6 +21,15 @@ def test_defaults() -> None:
     config = load_ingress_config({}, {})
     assert config.model_dump() == {
         "models": {},
+        "aliases": {},
+        "routes": (),
+        "request_types": {
+            "multi_turn_messages": 5,
+            "multi_turn_prompt_tokens": 4096,
+            "shared_prefix_tokens": 512,
+            "batch_max_tokens": 1024,
+            "characters_per_token": 4.0,
+        },
         "max_body_bytes": 33_554_432,
         "retry_after_s": 5,
         "status_interval_s": 1.0,
@@ -93,7 +102,8 @@ def test_every_plain_key_has_a_variable() -> None:
         "status_interval_s": "ENGINEHOUSE_INGRESS_STATUS_INTERVAL_S",
         "token_plane": "ENGINEHOUSE_INGRESS_TOKEN_PLANE",
     }
-    assert set(environment_variables()) == set(IngressConfig.model_fields) - {"models"}
+    structured = {"models", "aliases", "routes", "request_types"}
+    assert set(environment_variables()) == set(IngressConfig.model_fields) - structured
 
 
 def test_variables_that_nothing_reads() -> None:

@@ -17,6 +17,7 @@ from app.config import IngressConfig
 from app.endpoints import ROUTES
 from app.ingress import Door, Gateway, create_app
 from app.pools import PoolDirectory, PoolState
+from app.routing.decide import PoolView
 from deployments.engine import ENDPOINTS
 from deployments.plane.hub import Hub
 from deployments.wire import Head, WireRequest, WireResponse
@@ -103,6 +104,10 @@ class FakePools(PoolDirectory):
     def state(self, pool: str) -> PoolState:
         return self.states.get(pool) or super().state(pool)
 
+    def view(self, pool: str) -> PoolView:
+        state = self.state(pool)
+        return PoolView(pool, state.ready, state.reason, self.engines.get(pool))
+
     def document(self, pool: str) -> dict[str, Any]:
         return {"pool": pool, "engine": self.engines[pool]}
 
@@ -185,6 +190,106 @@ async def test_the_first_pool_that_is_ready_answers(client: httpx.AsyncClient, p
     response = await client.post(GENERATE[0], json={"model": "m"})
     assert response.headers["x-enginehouse-pool"] == "b"
     assert pools.handles["a"].asked == []
+
+
+async def test_an_answer_says_where_the_request_went_and_why(client: httpx.AsyncClient, pools: FakePools) -> None:
+    response = await client.post(GENERATE[0], json={"model": "m"}, headers={"x-request-type": "offline"})
+    told = {name: value for name, value in response.headers.items() if name.startswith("x-enginehouse-")}
+    assert told == {
+        "x-enginehouse-pool": "a",
+        "x-enginehouse-engine": "fake",
+        "x-enginehouse-request-type": "offline",
+        "x-enginehouse-reason": "offline: route throughput, toy (header x-request-type)",
+        "x-enginehouse-attempts": "1",
+    }
+
+
+async def test_an_error_says_so_too(client: httpx.AsyncClient, pools: FakePools) -> None:
+    pools.states = {"a": UPDATING, "b": UPDATING}
+    response = await client.post(GENERATE[0], json={"model": "m"})
+    assert response.status_code == 503
+    assert response.headers["x-enginehouse-request-type"] == "chat"
+    assert response.headers["x-enginehouse-reason"] == "chat: route everything-else (short)"
+
+
+async def test_a_pool_whose_queue_is_full_leaves_the_request_to_the_next(
+    client: httpx.AsyncClient, pools: FakePools
+) -> None:
+    pools.handles["a"].items = (BackPressureError(1, 1),)
+    response = await client.post(GENERATE[0], json={"model": "m"})
+    assert (response.status_code, response.headers["x-enginehouse-pool"]) == (200, "b")
+    assert response.headers["x-enginehouse-attempts"] == "2"
+    pools.handles["b"].items = (BackPressureError(1, 1),)
+    response = await client.post(GENERATE[0], json={"model": "m"})
+    assert (response.status_code, error_of(response)["code"]) == (429, "queue_full")
+
+
+async def shadows_end(gateway: Gateway) -> None:
+    async with asyncio.timeout(5):
+        await asyncio.gather(*gateway.shadows._tasks)
+
+
+def live(gateway: Gateway, **settings: Any) -> None:
+    gateway.config = IngressConfig.model_validate({**CONFIG.model_dump(), **settings})
+
+
+async def test_an_alias_is_asked_for_by_its_model_s_name(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools
+) -> None:
+    live(gateway, aliases={"gpt-4": "m", "any-*": "m"})
+    for name in ("gpt-4", "any-thing"):
+        assert (await client.post(GENERATE[0], json={"model": name})).status_code == 200
+    assert [json.loads(wire["body"]) for _, wire in pools.handles["a"].asked] == [{"model": "m"}] * 2
+    listed = {model["id"]: model.get("root") for model in (await client.get("/v1/models")).json()["data"]}
+    assert listed == {"m": None, "org/big": None, "gpt-4": "m"}
+    assert (await client.get("/v1/models/any-thing")).json()["root"] == "m"
+
+
+async def test_routes_change_live(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    live(gateway, routes=[{"name": "r", "pools": ["b"]}])
+    assert (await client.post(GENERATE[0], json={"model": "m"})).headers["x-enginehouse-pool"] == "b"
+    live(gateway)
+    assert (await client.post(GENERATE[0], json={"model": "m"})).headers["x-enginehouse-pool"] == "a"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_shadow_gets_a_copy_and_nobody_waits_for_it(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools, stream: bool
+) -> None:
+    live(gateway, routes=[{"name": "r", "shadow": {"pool": "b", "percent": 100}}])
+    answering = asyncio.Event()
+    pools.handles["a"].items = (HEAD, b"1") if stream else (WHOLE,)
+    pools.handles["b"].items = (HEAD, answering, b"2") if stream else (answering, WHOLE)
+    response = await client.post(GENERATE[0], json={"model": "m", "stream": stream})
+    assert (response.status_code, response.headers["x-enginehouse-pool"]) == (200, "a")
+    async with asyncio.timeout(5):
+        await pools.handles["b"].waits.wait()
+    [(method, copy)], [(_, wire)] = pools.handles["b"].asked, pools.handles["a"].asked
+    assert (method, copy["body"]) == ("stream" if stream else "respond", wire["body"])
+    assert copy["request_id"] != wire["request_id"]
+    answering.set()
+    await shadows_end(gateway)
+
+
+async def test_a_shadow_that_fails_harms_nobody(client: httpx.AsyncClient, gateway: Gateway, pools: FakePools) -> None:
+    live(gateway, routes=[{"name": "r", "shadow": {"pool": "b", "percent": 100}}])
+    pools.handles["b"].items = (RayActorError(),)
+    assert (await client.post(GENERATE[0], json={"model": "m"})).status_code == 200
+    await shadows_end(gateway)
+
+
+async def test_shadows_are_bounded(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
+    monkeypatch.setattr("app.shadow.MOST", 2)
+    forever = asyncio.Event()
+
+    async def ask() -> None:
+        await forever.wait()
+
+    for _ in range(3):
+        gateway.shadows.send("b", ask())
+    assert len(gateway.shadows._tasks) == 2
+    forever.set()
+    await shadows_end(gateway)
 
 
 async def test_a_whole_request_that_is_cancelled_cancels_its_call(client: httpx.AsyncClient, pools: FakePools) -> None:
@@ -368,11 +473,12 @@ class TestAPoolThatGivesNoAnswer:
         }
 
     async def test_its_queue_is_full(self, client: httpx.AsyncClient, pools: FakePools, stream: bool) -> None:
-        pools.handles["a"].items = (BackPressureError(10, 10),)
+        for handle in pools.handles.values():
+            handle.items = (BackPressureError(10, 10),)
         response = await self.post(client, stream)
         assert (response.status_code, response.headers["retry-after"]) == (429, "7")
         assert error_of(response) == {
-            "message": "The pool 'a' has as many requests as it may queue.",
+            "message": "The pool 'b' has as many requests as it may queue.",
             "type": "rate_limit_error",
             "param": None,
             "code": "queue_full",

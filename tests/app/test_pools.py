@@ -9,7 +9,8 @@ from ray import serve
 from ray.serve._private.common import DeploymentStatus, DeploymentStatusTrigger, ReplicaState
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview, ServeStatus
 
-from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_states
+from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_capabilities, read_states
+from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.wire import Description
 
@@ -117,16 +118,22 @@ def test_a_pool_that_is_absent() -> None:
     assert PoolDirectory().state("a") == NOT_DEPLOYED == PoolState(False, "not deployed")
 
 
-async def test_the_first_pool_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("b").applications | up("c").applications))
+async def test_a_pool_as_it_is_routed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("b").applications))
     pools = PoolDirectory()
-    assert pools.first_ready(["b", "c"]) is None
+    assert pools.view("b") == PoolView("b", False, "not deployed")
     pools.watch(every_millisecond)
-    await soon(lambda: pools.state("b").ready)
-    assert pools.first_ready(["a", "c", "b"]) == "c"
-    assert pools.first_ready(["a"]) is None
-    assert pools.first_ready([]) is None
+    await soon(lambda: pools.view("b").engine is not None)
+    assert (pools.view("b").ready, pools.view("b").state, pools.view("b").engine) == (True, "running", "toy")
+    assert pools.view("b").can is not None
+    assert pools.view("a") == PoolView("a", False, "not deployed")
     await pools.stop()
+
+
+def test_what_a_pool_says_that_it_can() -> None:
+    can = read_capabilities({"endpoints": ["completions"], "n": True, "of_a_later_version": 1})
+    assert (can.n, can.logprobs, list(can.endpoints)) == (True, False, ["completions"])
+    assert read_capabilities({}).endpoints == ()
 
 
 async def test_each_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:

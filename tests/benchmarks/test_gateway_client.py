@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from app.flags import free_port
 from benchmarks.gateway import client
 from benchmarks.gateway.cases import Case
-from benchmarks.gateway.processes import free_port
 from tests.benchmarks.gateway_samples import STREAM, right
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

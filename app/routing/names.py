@@ -1,44 +1,32 @@
-"""From a request to the pools that may answer it: pure functions."""
+"""The names that clients may send, and whose they are: models, aliases, and adapters."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from app.config import ModelConfig
-from deployments.errors import ApiError, from_validation_error
+from app.routing.decide import pick
+from app.routing.settings import ModelConfig
+from deployments.errors import ApiError
 
 LISTED_MODELS = 20  # names that a 404 lists
 
 
-class _Routed(BaseModel):
-    """What routing needs of a request; the rest is for the engine to judge."""
-
-    model_config = ConfigDict(strict=True)
-
-    model: str
-    stream: bool | None = None
+Aliases = Mapping[str, str | Mapping[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request asks to be routed by."""
+def resolve(model: str, aliases: Aliases, models: Collection[str], point: float) -> str:
+    """The model that a client's name means; the name itself, where it is no alias. A model's own name comes first,
+    then an alias without wildcards. `point`, from 0 to below 1, decides where there are weights."""
+    if not aliases or model in models:
+        return model
+    found = aliases.get(model)
+    if found is None:
+        found = next((target for pattern, target in aliases.items() if fnmatchcase(model, pattern)), model)
+    return found if isinstance(found, str) else pick(found, point)
 
-    model: str
-    stream: bool
 
-
-def read_request(body: bytes) -> Wanted:
-    """Parse a request body, once, for what routing needs.
-
-    Raises:
-        ApiError: 400; the body isn't a JSON object, or these fields are missing or of a wrong type.
-    """
-    try:
-        routed = _Routed.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation_error(error, ()) from None
-    return Wanted(routed.model, bool(routed.stream))
+def is_pattern(alias: str) -> bool:
+    """Whether it stands for many names."""
+    return any(character in alias for character in "*?[")
 
 
 def pools_of(

@@ -1,0 +1,1 @@
+"""From a request to the pools that may answer it: pure functions."""
