@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from starlette.types import Message, Receive, Send
 
 from app.calls import PoolStream
+from app.patience import Patience, StreamWatch, TooSlowError
 from deployments.errors import ApiError
 from deployments.wire import Head, WireResponse
 
@@ -69,20 +70,29 @@ class Client:
 
 
 async def send_stream(
-    send: Send, stream: PoolStream, told: Mapping[str, str], broken: Callable[[str, str], bytes]
+    send: Send,
+    stream: PoolStream,
+    told: Mapping[str, str],
+    broken: Callable[[str, str], bytes],
+    patience: Patience,
 ) -> None:
     """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks."""
+    watch = StreamWatch(stream, patience)
     try:
         head = stream.head
         await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, told)})
         try:
-            while data := await stream.read():
+            while data := await watch.read():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+        except TooSlowError as error:
+            logger.warning("a stream was given up: %s", error)
+            data = broken(error.message, error.code)
         except Exception as error:
             logger.warning("a stream broke: %r", error)
             data = broken("The engine was lost while it answered.", "engine_lost")
         await send({"type": "http.response.body", "body": data})
     finally:
+        watch.stop()
         stream.leave()
 
 

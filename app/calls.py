@@ -32,6 +32,10 @@ class PoolStream(ABC):
         """
 
     @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """Have the stream break with this, unless it has ended."""
+
+    @abstractmethod
     def leave(self) -> None:
         """Nobody reads any more; unless the answer has ended, the pool is told. Called once."""
 
@@ -137,6 +141,9 @@ class _Relayed(PoolStream):
             return body
         return await self._stream.read()
 
+    def fail(self, error: Exception) -> None:
+        self._stream.fail(error)
+
     def leave(self) -> None:
         if not self._stream.ended:
             self._call.cancel()
@@ -156,6 +163,8 @@ class _Generated(PoolStream):
     def __init__(self, handle: Any, wire: WireRequest) -> None:
         self._chunks = handle.options(stream=True).stream.remote(wire)
         self._ended = False
+        self._error: Exception | None = None
+        self._reading: asyncio.Future[Head | bytes] | None = None
 
     async def begin(self) -> None:
         try:
@@ -166,12 +175,24 @@ class _Generated(PoolStream):
 
     async def read(self) -> bytes:
         while not self._ended:
+            if self._error is not None:
+                raise self._error
+            self._reading = asyncio.ensure_future(anext(self._chunks))
             try:
-                if chunk := cast(bytes, await anext(self._chunks)):
+                if chunk := cast(bytes, await self._reading):
                     return chunk
             except StopAsyncIteration:
                 self._ended = True
+            except asyncio.CancelledError:
+                if self._error is None:
+                    raise
         return b""
+
+    def fail(self, error: Exception) -> None:
+        if not self._ended:
+            self._error = error
+            if self._reading is not None:
+                self._reading.cancel()
 
     def leave(self) -> None:
         if not self._ended:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.admission.settings import AdmissionConfig
 from app.routing.settings import RoutingConfig
 
 ENVIRONMENT_PREFIX = "ENGINEHOUSE_INGRESS_"
@@ -22,6 +23,9 @@ class IngressConfig(RoutingConfig):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    admission: AdmissionConfig = Field(
+        AdmissionConfig(), description="Which requests may begin, and how long they take."
+    )
     max_body_bytes: int = Field(
         32 * 2**20, ge=1024, description="Largest request body, in bytes; a larger one is a 413."
     )

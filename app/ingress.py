@@ -2,137 +2,25 @@
 
 import asyncio
 import logging
-import time
-import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.adapter_api import add_adapters
-from app.asgi import Client, read_body, send_error, send_stream, send_whole
-from app.calls import Caller, PoolStream
-from app.capabilities import model_document
-from app.config import IngressConfig
+from app.asgi import Client, send_error
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
+from app.gateway import Gateway, Told
 from app.openapi import request_body
-from app.pools import PoolDirectory
 from app.routing import names
-from app.routing.request_type import Seen
-from app.routing.route import Routed, pools_of, route
-from app.shadow import Shadows
-from deployments.engine import Endpoint, EngineRequest
-from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
-from deployments.plane.hub import StreamLostError
-from deployments.wire import WireRequest, WireResponse, pack
+from deployments.engine import Endpoint
+from deployments.errors import ApiError, internal_error
 
 logger = logging.getLogger("ray.serve")
 
-Told = dict[str, str]  # headers that say where a request went, and why
 DESCRIPTION = "One door, many engines: OpenAI's API over pools of vLLM, SGLang, TensorRT-LLM, TGI and Transformers."
-
-
-class Gateway:
-    """What the endpoints share: the live configuration, the pools, and the way to ask them."""
-
-    def __init__(self, pools: PoolDirectory, caller: Caller | None = None) -> None:
-        self.config = IngressConfig()
-        self.pools = pools
-        self.caller = caller or Caller()
-        self.shadows = Shadows()
-        self.seen = Seen()
-        self.started = int(time.time())
-
-    async def answer(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, told: Told) -> None:
-        """Route a request to a pool, in one handle call, and pass its answer back.
-
-        `told` becomes what the answer's headers say of that, an error's too.
-
-        Raises:
-            ApiError: it can't be; nothing was sent.
-        """
-        body = await read_body(receive, self.config.max_body_bytes)
-        routed = route(self.config, endpoint, body, scope["headers"], self.pools, self.seen)
-        told.update(routed.told)
-        # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
-        wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
-        if (shadow := routed.decision.shadow) is not None:
-            self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
-        answer = await self._ask(routed, wire, told)
-        if isinstance(answer, PoolStream):
-            await send_stream(send, answer, told, anthropic_error_event if endpoint == "messages" else error_event)
-        else:
-            await send_whole(send, answer, told)
-
-    async def _ask(self, routed: Routed, wire: WireRequest, told: Told) -> PoolStream | WireResponse:
-        """The answer of the first pool that takes the request: one whose queue is full has had none of it."""
-        full: BackPressureError | None = None
-        for attempt, pool in enumerate(routed.decision.pools, 1):
-            told |= {"x-enginehouse-pool": pool.name, "x-enginehouse-attempts": str(attempt)}
-            try:
-                return await self._ask_pool(pool.name, wire, stream=routed.request.stream)
-            except BackPressureError as error:
-                full = error
-        if full is None:
-            raise self._none_is_ready(routed)
-        message = f"The pool '{pool.name}' has as many requests as it may queue."
-        headers = {"retry-after": str(self.config.retry_after_s)}
-        raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from full
-
-    async def _ask_pool(self, pool: str, wire: WireRequest, *, stream: bool) -> PoolStream | WireResponse:
-        try:
-            handle = self.pools.handle(pool)
-            if stream:
-                return await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
-            return await self.caller.whole(handle, wire)
-        except BackPressureError:
-            raise
-        except (RayError, RayServeException, StreamLostError) as error:
-            logger.warning("pool %s gave no answer: %r", pool, error)
-            self.pools.look_soon()
-            message = f"The pool '{pool}' lost the replica that had this request."
-            raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
-
-    def _none_is_ready(self, routed: Routed) -> ApiError:
-        states = ", ".join(f"'{over.pool}' is {over.why}" for over in routed.decision.passed_over)
-        message = f"No pool of '{routed.request.model}' is ready: {states}."
-        return unavailable(message, "pool_not_ready", self.config.retry_after_s)
-
-    async def _copy(self, pool: str, wire: WireRequest, *, stream: bool) -> None:
-        """Have a pool answer a copy of a request, and throw the answer away."""
-        answer = await self._ask_pool(pool, {**wire, "request_id": uuid.uuid4().hex}, stream=stream)
-        if isinstance(answer, PoolStream):
-            try:
-                while await answer.read():
-                    pass
-            finally:
-                answer.leave()
-
-    def adapters(self) -> dict[str, Sequence[str]]:
-        """The adapters that clients may name, each with its pools."""
-        return names.exposed_adapters(self.pools.adapters(), self.config.models)
-
-    def model_document(self, name: str) -> dict[str, Any]:
-        """What is known of a model or an adapter.
-
-        Raises:
-            ApiError: 404, there is none of that name.
-        """
-        config = self.config
-        target = names.resolve(name, config.aliases, config.models, 0)
-        serving = pools_of(config, target, self.pools)
-        pools = [self.pools.document(pool) for pool in serving]
-        openai = {"object": "model", "created": self.started, "owned_by": "enginehouse"}
-        if target != name:
-            openai["root"] = target
-        elif name not in config.models:
-            openai |= dict.fromkeys(("root", "parent"), names.parent_of(serving, config.models))
-        return {**model_document(name, pools), **openai}
 
 
 class Answering:

@@ -7,9 +7,11 @@ import ray
 from ray import serve
 from ray.serve import Application
 
+from app.admission.budget import Place
 from app.config import IngressArgs, load_ingress_config
-from app.ingress import Door, Gateway, create_app
-from app.pools import PoolDirectory
+from app.gateway import Gateway
+from app.ingress import Door, create_app
+from app.pools import PoolDirectory, running_replicas
 from deployments import replica_port
 from deployments.plane.hub import Hub
 
@@ -27,11 +29,17 @@ class Ingress:
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take a new configuration; requests that are under way keep what they were routed by."""
-        self._gateway.config = load_ingress_config(user_config)
-        self._gateway.pools.look_soon()
+        self._gateway.configure(load_ingress_config(user_config))
+
+    def _looked(self, status: Any) -> None:
+        """Each of the ingress's replicas holds a part of the limits."""
+        context = serve.get_replica_context()
+        rank = context.rank.rank
+        running = running_replicas(status, context.app_name, context.deployment)
+        self._gateway.gate.move(Place(rank, max(rank + 1, running)))
 
     async def __serve_build_asgi_app__(self) -> Door:
-        self._gateway.pools.watch(lambda: self._gateway.config.status_interval_s)
+        self._gateway.pools.watch(lambda: self._gateway.config.status_interval_s, self._looked)
         self._gateway.caller.hub = await _hub()
         return create_app(self._gateway)
 

@@ -95,9 +95,9 @@ class PoolDirectory:
         """Learn of adapters that were loaded or unloaded just now."""
         self._live = await asyncio.to_thread(self.store.read)
 
-    def watch(self, interval_s: Callable[[], float]) -> None:
-        """Begin to look; the first look is at once."""
-        self._looking = asyncio.create_task(self._look_forever(interval_s))
+    def watch(self, interval_s: Callable[[], float], looked: Callable[[Any], None] = lambda _: None) -> None:
+        """Begin to look; the first look is at once. `looked` gets each of Serve's reports."""
+        self._looking = asyncio.create_task(self._look_forever(interval_s, looked))
 
     def look_soon(self) -> None:
         """What was seen last may be wrong."""
@@ -109,11 +109,13 @@ class PoolDirectory:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _look_forever(self, interval_s: Callable[[], float]) -> None:
+    async def _look_forever(self, interval_s: Callable[[], float], looked: Callable[[Any], None]) -> None:
         while True:
             self._doubt.clear()
             try:
-                self._states = read_states(await asyncio.to_thread(serve.status))
+                status = await asyncio.to_thread(serve.status)
+                self._states = read_states(status)
+                looked(status)
                 self._ask_new_pools()
                 await self.refresh_adapters()
             except Exception as error:
@@ -155,6 +157,13 @@ def read_capabilities(document: Mapping[str, Any]) -> Capabilities:
     """What a pool says that it can; its version may know more, or less, than this one's."""
     known = {each.name: document[each.name] for each in fields(Capabilities) if each.name in document}
     return Capabilities(**{"endpoints": (), **known})
+
+
+def running_replicas(status: Any, application: str, deployment: str) -> int:
+    """How many replicas of a deployment run, from `serve.status()`."""
+    found = status.applications.get(application)
+    replicas = found.deployments.get(deployment) if found else None
+    return int(replicas.replica_states.get("RUNNING", 0)) if replicas else 0
 
 
 def read_states(status: Any) -> dict[str, PoolState]:

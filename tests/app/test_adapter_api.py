@@ -13,7 +13,8 @@ from ray.serve.handle import DeploymentHandle
 from app import adapter_api
 from app.adapter_api import Target, choose_target
 from app.config import IngressConfig
-from app.ingress import Gateway, create_app
+from app.gateway import Gateway
+from app.ingress import create_app
 from app.pools import PoolDirectory, PoolState
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.errors import ApiError

@@ -30,6 +30,13 @@ def test_defaults() -> None:
             "batch_max_tokens": 1024,
             "characters_per_token": 4.0,
         },
+        "admission": {
+            "pools": {},
+            "models": {},
+            "shares": {"batch": 0.8, "offline": 0.5},
+            "default_max_tokens": 512,
+            "timeouts": {"queue_s": 60.0, "first_token_s": 600.0, "between_tokens_s": 300.0, "total_s": None},
+        },
         "max_body_bytes": 33_554_432,
         "retry_after_s": 5,
         "status_interval_s": 1.0,
@@ -102,7 +109,7 @@ def test_every_plain_key_has_a_variable() -> None:
         "status_interval_s": "ENGINEHOUSE_INGRESS_STATUS_INTERVAL_S",
         "token_plane": "ENGINEHOUSE_INGRESS_TOKEN_PLANE",
     }
-    structured = {"models", "aliases", "routes", "request_types"}
+    structured = {"models", "aliases", "routes", "request_types", "admission"}
     assert set(environment_variables()) == set(IngressConfig.model_fields) - structured
 
 

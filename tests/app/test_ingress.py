@@ -15,7 +15,8 @@ from ray.serve.handle import DeploymentHandle
 
 from app.config import IngressConfig
 from app.endpoints import ROUTES
-from app.ingress import Door, Gateway, create_app
+from app.gateway import Gateway
+from app.ingress import Door, create_app
 from app.pools import PoolDirectory, PoolState
 from app.routing.decide import PoolView
 from deployments.engine import ENDPOINTS
@@ -201,6 +202,7 @@ async def test_an_answer_says_where_the_request_went_and_why(client: httpx.Async
         "x-enginehouse-request-type": "offline",
         "x-enginehouse-reason": "offline: route throughput, toy (header x-request-type)",
         "x-enginehouse-attempts": "1",
+        "x-enginehouse-queue-ms": "0",
     }
 
 
@@ -224,13 +226,86 @@ async def test_a_pool_whose_queue_is_full_leaves_the_request_to_the_next(
     assert (response.status_code, error_of(response)["code"]) == (429, "queue_full")
 
 
+ONE_AT_A_TIME = {"pools": {"a": {"max_concurrent": 1, "max_queued": 0}, "b": {"max_concurrent": 1, "max_queued": 0}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_over_a_limit_is_a_429_before_any_engine_is_touched(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools, stream: bool
+) -> None:
+    live(gateway, admission=ONE_AT_A_TIME)
+    end = asyncio.Event()
+    handles = pools.handles.values()
+    for handle in handles:
+        handle.items = (HEAD, end, b"1") if stream else (end, WHOLE)
+    body = {"model": "m", "stream": stream}
+    busy = [asyncio.create_task(client.post(GENERATE[0], json=body)) for _ in handles]
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(handle.waits.wait() for handle in handles))
+    response = await client.post(GENERATE[0], json=body)
+    assert (response.status_code, error_of(response)["code"]) == (429, "queue_full")
+    assert int(response.headers["retry-after"]) >= 1
+    assert [len(handle.asked) for handle in handles] == [1, 1]
+    end.set()
+    answers = await asyncio.gather(*busy)
+    assert sorted(answer.headers["x-enginehouse-pool"] for answer in answers) == ["a", "b"]
+    assert (await client.post(GENERATE[0], json=body)).status_code == 200
+
+
+async def test_who_waited_is_told_how_long(client: httpx.AsyncClient, gateway: Gateway, pools: FakePools) -> None:
+    live(gateway, admission={"pools": {"b": {"max_concurrent": 1}}})
+    end = asyncio.Event()
+    pools.handles["b"].items = (end, WHOLE)
+    first, second = (asyncio.create_task(client.post(GENERATE[0], json={"model": "org/big"})) for _ in range(2))
+    async with asyncio.timeout(5):
+        await pools.handles["b"].waits.wait()
+    await asyncio.sleep(0.03)
+    end.set()
+    waited = sorted([int((await each).headers["x-enginehouse-queue-ms"]) for each in (first, second)])
+    assert waited[0] == 0 and waited[1] >= 20
+
+
+async def test_a_client_that_leaves_gives_its_place_back(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools
+) -> None:
+    live(gateway, admission=ONE_AT_A_TIME)
+    for _ in range(3):
+        await cancel_while_it_waits(client, pools, stream=True)
+        pools.handles["a"].calls.clear()
+        pools.handles["a"].waits.clear()
+    pools.handles["a"].items = (WHOLE,)
+    assert (await client.post(GENERATE[0], json={"model": "m"})).headers["x-enginehouse-pool"] == "a"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_takes_too_long_to_begin(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools, stream: bool
+) -> None:
+    live(gateway, admission={"timeouts": {"first_token_s": 0.02}})
+    pools.handles["a"].items = (asyncio.Event(),)
+    response = await client.post(GENERATE[0], json={"model": "m", "stream": stream})
+    assert (response.status_code, error_of(response)["code"]) == (504, "first_token_timeout")
+    assert pools.handles["a"].calls[0].cancelled
+
+
+async def test_a_stream_that_stalls_ends_with_an_error_that_says_so(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools
+) -> None:
+    live(gateway, admission={"timeouts": {"between_tokens_s": 0.02}})
+    pools.handles["a"].items = (HEAD, b"data: 1\n\n", asyncio.Event())
+    response = await client.post(GENERATE[0], json={"model": "m", "stream": True})
+    event = json.loads(response.content.removeprefix(b"data: 1\n\ndata: "))
+    assert (response.status_code, event["error"]["code"]) == (200, "between_tokens_timeout")
+    assert "timeouts.between_tokens_s" in event["error"]["message"]
+
+
 async def shadows_end(gateway: Gateway) -> None:
     async with asyncio.timeout(5):
         await asyncio.gather(*gateway.shadows._tasks)
 
 
 def live(gateway: Gateway, **settings: Any) -> None:
-    gateway.config = IngressConfig.model_validate({**CONFIG.model_dump(), **settings})
+    gateway.configure(IngressConfig.model_validate({**CONFIG.model_dump(), **settings}))
 
 
 async def test_an_alias_is_asked_for_by_its_model_s_name(

@@ -1,0 +1,157 @@
+"""What the endpoints share: the live configuration, the pools, and the way to ask them."""
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from starlette.types import Receive, Scope, Send
+
+from app.admission.gate import Applicant, Gate, Ticket
+from app.asgi import read_body, send_stream, send_whole
+from app.calls import Caller, PoolStream
+from app.capabilities import model_document
+from app.config import IngressConfig
+from app.patience import Patience
+from app.pools import PoolDirectory
+from app.routing import names
+from app.routing.request_type import Seen
+from app.routing.route import Routed, pools_of, route
+from app.shadow import Shadows
+from deployments.engine import Endpoint, EngineRequest
+from deployments.errors import ApiError, anthropic_error_event, error_event, unavailable
+from deployments.plane.hub import StreamLostError
+from deployments.wire import WireRequest, WireResponse, pack
+
+logger = logging.getLogger("ray.serve")
+
+Told = dict[str, str]  # headers that say where a request went, and why
+
+
+class Gateway:
+    """Takes requests to pools, and their answers back."""
+
+    def __init__(self, pools: PoolDirectory, caller: Caller | None = None) -> None:
+        self.config = IngressConfig()
+        self.pools = pools
+        self.caller = caller or Caller()
+        self.shadows = Shadows()
+        self.seen = Seen()
+        self.gate = Gate()
+        self.started = int(time.time())
+
+    def configure(self, config: IngressConfig) -> None:
+        """Another configuration, from now on; requests that are under way keep what they were routed by."""
+        self.config = config
+        self.gate.set(config.admission)
+        self.pools.look_soon()
+
+    async def answer(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, told: Told) -> None:
+        """Route a request to a pool, in one handle call, and pass its answer back.
+
+        `told` becomes what the answer's headers say of that, an error's too.
+
+        Raises:
+            ApiError: it can't be; nothing was sent.
+        """
+        body = await read_body(receive, self.config.max_body_bytes)
+        patience = Patience(self.config.admission.timeouts)
+        routed = route(self.config, endpoint, body, scope["headers"], self.pools, self.seen)
+        told.update(routed.told)
+        pools = [pool.name for pool in routed.decision.pools]
+        if not pools:
+            raise self._none_is_ready(routed)
+        ticket = await self._admit(routed, pools, told)
+        try:
+            # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
+            wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
+            if (shadow := routed.decision.shadow) is not None:
+                self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
+            async with patience.first_token():
+                answer = await self._ask([ticket.pool] if ticket else pools, wire, told, stream=routed.request.stream)
+            if isinstance(answer, PoolStream):
+                broken = anthropic_error_event if endpoint == "messages" else error_event
+                await send_stream(send, answer, told, broken, patience)
+            else:
+                await send_whole(send, answer, told)
+        finally:
+            if ticket is not None:
+                ticket.give_back()
+
+    async def _admit(self, routed: Routed, pools: Sequence[str], told: Told) -> Ticket | None:
+        """The right to ask a pool; None where there are no limits."""
+        ticket = None
+        if self.gate.limits:
+            asked = routed.request
+            cost = self.gate.cost(asked.prompt_tokens, asked.max_tokens, asked.choices)
+            ticket = await self.gate.enter(pools, Applicant(routed.kind, "", asked.model, cost))
+        told["x-enginehouse-queue-ms"] = str(round(ticket.waited_s * 1000)) if ticket else "0"
+        return ticket
+
+    async def _ask(
+        self, pools: Sequence[str], wire: WireRequest, told: Told, *, stream: bool
+    ) -> PoolStream | WireResponse:
+        """The answer of the first pool that takes the request: one whose queue is full has had none of it."""
+        full: BackPressureError | None = None
+        for attempt, pool in enumerate(pools, 1):
+            told |= {"x-enginehouse-pool": pool, "x-enginehouse-attempts": str(attempt)}
+            try:
+                return await self._ask_pool(pool, wire, stream=stream)
+            except BackPressureError as error:
+                full = error
+        message = f"The pool '{pool}' has as many requests as it may queue."
+        headers = {"retry-after": str(self.config.retry_after_s)}
+        raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from full
+
+    async def _ask_pool(self, pool: str, wire: WireRequest, *, stream: bool) -> PoolStream | WireResponse:
+        try:
+            handle = self.pools.handle(pool)
+            if stream:
+                return await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
+            return await self.caller.whole(handle, wire)
+        except BackPressureError:
+            raise
+        except (RayError, RayServeException, StreamLostError) as error:
+            logger.warning("pool %s gave no answer: %r", pool, error)
+            self.pools.look_soon()
+            message = f"The pool '{pool}' lost the replica that had this request."
+            raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
+
+    def _none_is_ready(self, routed: Routed) -> ApiError:
+        states = ", ".join(f"'{over.pool}' is {over.why}" for over in routed.decision.passed_over)
+        message = f"No pool of '{routed.request.model}' is ready: {states}."
+        return unavailable(message, "pool_not_ready", self.config.retry_after_s)
+
+    async def _copy(self, pool: str, wire: WireRequest, *, stream: bool) -> None:
+        """Have a pool answer a copy of a request, and throw the answer away."""
+        answer = await self._ask_pool(pool, {**wire, "request_id": uuid.uuid4().hex}, stream=stream)
+        if isinstance(answer, PoolStream):
+            try:
+                while await answer.read():
+                    pass
+            finally:
+                answer.leave()
+
+    def adapters(self) -> dict[str, Sequence[str]]:
+        """The adapters that clients may name, each with its pools."""
+        return names.exposed_adapters(self.pools.adapters(), self.config.models)
+
+    def model_document(self, name: str) -> dict[str, Any]:
+        """What is known of a model or an adapter.
+
+        Raises:
+            ApiError: 404, there is none of that name.
+        """
+        config = self.config
+        target = names.resolve(name, config.aliases, config.models, 0)
+        serving = pools_of(config, target, self.pools)
+        pools = [self.pools.document(pool) for pool in serving]
+        openai = {"object": "model", "created": self.started, "owned_by": "enginehouse"}
+        if target != name:
+            openai["root"] = target
+        elif name not in config.models:
+            openai |= dict.fromkeys(("root", "parent"), names.parent_of(serving, config.models))
+        return {**model_document(name, pools), **openai}
