@@ -177,6 +177,10 @@ class _Checker:
         for index, route in enumerate(ingress.routes):
             for pool in route.named_pools:
                 self._check_there(pool, there, "pool", f"The route '{route.name}'", (*at, "routes", index))
+        for pool in ingress.admission.pools:
+            self._check_there(pool, there, "pool", "A limit", (*at, "admission", "pools", pool))
+        for model in ingress.admission.models:
+            self._check_there(model, list(ingress.models), "model", "A limit", (*at, "admission", "models", model))
         for alias, target in ingress.aliases.items():
             for model in [target] if isinstance(target, str) else target:
                 self._check_there(model, list(ingress.models), "model", f"The alias '{alias}'", (*at, "aliases", alias))

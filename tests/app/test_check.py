@@ -299,6 +299,24 @@ NO_MODELS = "The ingress has no models: add 'deployments: [{name: Ingress, user_
         ),
         (
             "          retry_after_s: 3",
+            "          admission: {pools: {oen: {max_concurrent: 1}}}",
+            "line 14: applications[0].deployments[0].user_config.admission.pools.oen: A limit names a pool 'oen' that "
+            "isn't there; did you mean 'one'?",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          admission: {models: {smal: {max_concurrent: 1}}}",
+            "line 14: applications[0].deployments[0].user_config.admission.models.smal: A limit names a model 'smal' "
+            "that isn't there; did you mean 'small'?",
+        ),
+        (
+            "          retry_after_s: 3",
+            "          admission: {timeouts: {queue: 1}}",
+            "line 14: applications[0].deployments[0].user_config.admission.timeouts.queue: Unknown key 'queue'; did "
+            "you mean 'queue_s'?",
+        ),
+        (
+            "          retry_after_s: 3",
             "          aliases: {gpt: smal}",
             "line 14: applications[0].deployments[0].user_config.aliases.gpt: The alias 'gpt' names a model 'smal' "
             "that isn't there; did you mean 'small'?",
