@@ -26,6 +26,7 @@ from app.pools import PoolDirectory
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, internal_error, unavailable
 from deployments.plane.hub import StreamLostError
+from deployments.replica_choice.prefix import body_blocks
 from deployments.wire import pack
 
 logger = logging.getLogger("ray.serve")
@@ -54,6 +55,9 @@ class Gateway:
         adapter = None if wanted.model in self.config.models else wanted.model
         # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
         wire = pack(EngineRequest(endpoint, body, uuid.uuid4().hex, adapter))
+        if self.pools.chooses_by_prefix(pool):
+            # By the pool's name: it has one model, which clients may know by several.
+            wire["prefix"] = body_blocks(endpoint, body, pool, adapter)
         try:
             handle = self.pools.handle(pool)
             if wanted.stream:

@@ -72,6 +72,11 @@ class PoolDirectory:
         """It said, ready or not by now, that its engine takes none."""
         return pool in self._descriptions and not self.document(pool).get("lora")
 
+    def chooses_by_prefix(self, pool: str) -> bool:
+        """Whether a replica of it is chosen by the blocks of a request's prompt."""
+        _, described = self._descriptions.get(pool, (0, None))
+        return described is not None and described.get("replica_choice") == "prefix"
+
     def adapters(self) -> Mapping[str, list[str]]:
         """The adapters that can be asked for, of configurations and live ones, each with the pools that have it."""
         having = {name: list(adapter.pools) for name, adapter in self._live.items() if adapter.ready}
