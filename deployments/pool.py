@@ -224,7 +224,8 @@ def build(args: PoolConfig) -> Application:
 
 
 def router_config(args: PoolConfig) -> RequestRouterConfig:
-    """How the ingress chooses a replica of this pool. By its path, so that nothing of Serve's has to be pickled."""
+    """How the ingress chooses a replica of this pool. Serve sends it the router's own module; what that imports, the
+    ingress has itself."""
     router = "PrefixRouter" if args.replica_choice == "prefix" else "LeastOutstandingRouter"
     return RequestRouterConfig.model_validate(
         {

@@ -42,12 +42,15 @@ def by_prefix(loads: Sequence[int], matches: Sequence[int], blocks: int, turn: i
     total, count = sum(loads), len(loads)
     mean, bound = total / count, limit(loads, settings.max_imbalance) - 1
     weight = LOAD_WEIGHT / max(1.0, mean)
-    scores = [match / blocks - weight * (load - mean) for match, load in zip(matches, loads, strict=True)]
-    best = max(score for score, load in zip(scores, loads, strict=True) if load <= bound)
-    tied = [index for index, score in enumerate(scores) if score == best and loads[index] <= bound]
+    allowed = [index for index, load in enumerate(loads) if load <= bound]
+    scores = [matches[index] / blocks - weight * (loads[index] - mean) for index in allowed]
+    best = max(scores)
+    tied = [index for index, score in zip(allowed, scores, strict=True) if score == best]
     index = tied[turn % len(tied)]
-    better = (load for match, load in zip(matches, loads, strict=True) if match > matches[index])
-    return Choice(index, "bound" if any(load > bound for load in better) else "prefix")
+    if len(allowed) == count or matches[index] == most:
+        return Choice(index, "prefix")
+    longer = (load for match, load in zip(matches, loads, strict=True) if match > matches[index])
+    return Choice(index, "bound" if max(longer) > bound else "prefix")
 
 
 def limit(loads: Sequence[int], max_imbalance: float) -> float:

@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
+SMALL_BITS = 60  # an integer of so many takes the least memory
+
 
 class PrefixMemory:
     """A bounded number of blocks, each with the replicas that prompts with it were sent to. The least recently used
@@ -13,6 +15,7 @@ class PrefixMemory:
         self._most = most
         self._holders: OrderedDict[int, int] = OrderedDict()  # by block, a bit for each replica
         self._bits: dict[str, int] = {}
+        self._gone = 0  # bits of replicas that are gone
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -21,34 +24,42 @@ class PrefixMemory:
         """How many of the first blocks each replica has had, without a gap."""
         bits = [self._bits.get(replica, 0) for replica in replicas]
         found = [0] * len(bits)
-        going_on = _union(bits)
-        holders = self._holders
+        going_on, held_by = _union(bits), self._holders.get
         for count, block in enumerate(blocks):
-            if not going_on:
-                return found
-            if ended := going_on & ~holders.get(block, 0):
-                going_on ^= ended
+            if ended := going_on & ~held_by(block, 0):
                 found = [count if bit & ended else before for bit, before in zip(bits, found, strict=True)]
+                going_on ^= ended
+                if not going_on:
+                    return found
         return [len(blocks) if bit & going_on else before for bit, before in zip(bits, found, strict=True)]
 
     def remember(self, blocks: Sequence[int], replica: str) -> None:
         """A prompt with these blocks goes to a replica."""
         if (bit := self._bits.get(replica)) is None:
-            bit = self._bits[replica] = _free_bit(self._bits.values())
+            bit = self._bits[replica] = self._new_bit()
         holders = self._holders
+        held_by, refresh = holders.get, holders.move_to_end
         # Backwards: the beginnings, which more prompts share, are forgotten last.
         for block in reversed(blocks):
-            holders[block] = holders.get(block, 0) | bit
-            holders.move_to_end(block)
+            holders[block] = held_by(block, 0) | bit
+            refresh(block)
         while len(holders) > self._most:
             holders.popitem(last=False)
 
     def forget_all_but(self, replicas: Collection[str]) -> None:
-        """The other replicas are gone. It takes as long as there are blocks, if one of them has had any."""
-        gone = _union([self._bits.pop(replica) for replica in self._bits.keys() - set(replicas)])
-        if gone:
-            left = ((block, bits & ~gone) for block, bits in self._holders.items())
+        """The other replicas are gone."""
+        for gone in self._bits.keys() - set(replicas):
+            self._gone |= self._bits.pop(gone)
+
+    def _new_bit(self) -> int:
+        """The lowest that nobody has or had. Where that grows long, those of replicas that are gone are given again,
+        once no block has them: that takes some tens of milliseconds, so it isn't done for each that goes."""
+        taken = _union(self._bits.values()) | self._gone
+        if taken.bit_length() >= SMALL_BITS and self._gone:
+            left = ((block, bits & ~self._gone) for block, bits in self._holders.items())
             self._holders = OrderedDict((block, bits) for block, bits in left if bits)
+            taken, self._gone = taken & ~self._gone, 0
+        return ~taken & (taken + 1)
 
 
 def _union(bits: Collection[int]) -> int:
@@ -56,9 +67,3 @@ def _union(bits: Collection[int]) -> int:
     for bit in bits:
         union |= bit
     return union
-
-
-def _free_bit(taken: Collection[int]) -> int:
-    """The lowest that nobody has."""
-    union = _union(taken)
-    return ~union & (union + 1)
