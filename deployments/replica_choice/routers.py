@@ -20,6 +20,10 @@ class PolicyRouter(RequestRouter):
 
     policy: Policy
 
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Called by Serve, with the router's settings."""
+        raise NotImplementedError
+
     def _start(self, policy: Policy, now_s: Callable[[], float] = time.monotonic) -> None:
         self.policy = policy
         self._now_s = now_s
