@@ -11,6 +11,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from deployments.adapter_store import AdapterStore, LiveAdapter
+from deployments.replica_choice import routers
 from deployments.wire import Description
 
 logger = logging.getLogger("ray.serve")
@@ -55,6 +56,7 @@ class PoolDirectory:
     def handle(self, pool: str) -> DeploymentHandle[Any]:
         """A handle to a pool that was ready at the last look."""
         if pool not in self._handles:
+            routers.install()
             self._handles[pool] = serve.get_deployment_handle(DEPLOYMENT, app_name=pool, _check_exists=False)
         return self._handles[pool]
 

@@ -224,12 +224,7 @@ def build(args: PoolConfig) -> Application:
 
 
 def router_config(args: PoolConfig) -> RequestRouterConfig:
-    """How the ingress chooses a replica of this pool. Serve sends it the router's own module; what that imports, the
-    ingress has itself."""
-    router = "PrefixRouter" if args.replica_choice == "prefix" else "LeastOutstandingRouter"
-    return RequestRouterConfig.model_validate(
-        {
-            "request_router_class": f"deployments.replica_choice.routers:{router}",
-            "request_router_kwargs": args.prefix.model_dump() if args.replica_choice == "prefix" else {},
-        }
-    )
+    """How the ingress chooses a replica of this pool, as settings only: see deployments/replica_choice/routers.py."""
+    settings = args.prefix.model_dump() if args.replica_choice == "prefix" else {}
+    kwargs = {"replica_choice": args.replica_choice, **settings}
+    return RequestRouterConfig.model_validate({"request_router_kwargs": kwargs})

@@ -33,15 +33,15 @@ def by_prefix(loads: Sequence[int], matches: Sequence[int], blocks: int, turn: i
     """The replica with the highest score, of those that the request doesn't take beyond `max_imbalance`.
 
     `matches` are of a prompt of so many `blocks`. The score is the share of the prompt that matches, less
-    `LOAD_WEIGHT * (load - mean) / max(1, mean)`, as in vLLM's production-stack: it has no unit, so one weight does for
-    short and long prompts, and for small and large loads. Of several with the same score, `turn` falls on one.
+    `LOAD_WEIGHT * (load - mean) / max(FEW, mean)`, as in vLLM's production-stack: it has no unit, so one weight does
+    for short and long prompts, and for small and large loads. Of several with the same score, `turn` falls on one.
     """
     most = max(matches)
     if not most or most < settings.min_match * blocks:
         return Choice(least_loaded(loads, turn), "least_loaded")
     total, count = sum(loads), len(loads)
     mean, bound = total / count, limit(loads, settings.max_imbalance) - 1
-    weight = LOAD_WEIGHT / max(1.0, mean)
+    weight = LOAD_WEIGHT / max(FEW, mean)
     allowed = [index for index, load in enumerate(loads) if load <= bound]
     scores = [matches[index] / blocks - weight * (loads[index] - mean) for index in allowed]
     best = max(scores)

@@ -1,22 +1,31 @@
 """The policies as Serve's request routers, which run in whichever process has a handle of the pool: the ingress.
 
-What is counted: `_chosen` when a replica is chosen, so that requests that come together see each other; from then on
-until the request has ended, in whichever way, it is in the policy's loads.
+Under HAProxy, Serve refuses a router that isn't its own for the deployment where an application's requests come in: by
+HTTP, HAProxy would choose. It doesn't see that a pool's come by its handle. And a class that is put into a deployment's
+config is lost when the config file overrides anything of that deployment, such as `num_replicas`. So the config has
+only settings, which Serve's own router ignores, and the ingress finds the class to them: see `install`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from deployments.replica_choice.policy import ByPrefix, LeastOutstanding, Policy
 from deployments.replica_choice.settings import PrefixSettings
 
+SETTING = "replica_choice"  # which router it is, among a router's settings
+
 
 class PolicyRouter(RequestRouter):
-    """Has a policy choose, and tells it how each request goes."""
+    """Has a policy choose, and tells it how each request goes.
+
+    A request is in the policy's loads from when a replica is chosen for it (`_chosen`, so that requests that come
+    together see each other), then from when it is sent until it has ended, in whichever way.
+    """
 
     policy: Policy
 
@@ -100,7 +109,8 @@ class PrefixRouter(PolicyRouter):
     `FIFOMixin` whenever replicas are full."""
 
     def initialize_state(self, **kwargs: Any) -> None:
-        self._start(ByPrefix(PrefixSettings.model_validate(kwargs)))
+        settings = {key: value for key, value in kwargs.items() if key != SETTING}
+        self._start(ByPrefix(PrefixSettings.model_validate(settings)))
 
 
 def _blocks(request: PendingRequest | None) -> Sequence[int]:
@@ -108,3 +118,19 @@ def _blocks(request: PendingRequest | None) -> Sequence[int]:
     wire = request.args[0] if request is not None and request.args else None
     blocks: Sequence[int] = wire.get("prefix", ()) if isinstance(wire, dict) else ()
     return blocks
+
+
+ROUTERS: Mapping[str, type[PolicyRouter]] = {"least_outstanding": LeastOutstandingRouter, "prefix": PrefixRouter}
+
+
+def install() -> None:
+    """Have Serve, in this process, make these routers for handles of pools. A second time makes no difference."""
+    RequestRouterConfig.get_request_router_class = _router_class  # type: ignore[method-assign,assignment]
+
+
+_serves_own = RequestRouterConfig.get_request_router_class
+
+
+def _router_class(config: RequestRouterConfig) -> Callable[..., Any]:
+    router = ROUTERS.get(config.request_router_kwargs.get(SETTING, ""))
+    return router or _serves_own(config)

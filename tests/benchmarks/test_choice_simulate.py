@@ -66,9 +66,9 @@ def test_counts_are_back_at_zero_in_the_end(policy: str, ingresses: int) -> None
 
 
 def test_every_policy_gets_the_same_conversations() -> None:
-    first = {policy: run(SHORT, policy).served[0].asked_s for policy in ("random", "power_of_two")}
-    requests = [figures(run(SHORT, policy)).requests for policy in ("random", "prefix")]
-    assert len(set(first.values())) == 1 and abs(requests[0] - requests[1]) < 0.1 * requests[0]
+    runs = [run(SHORT, policy) for policy in ("random", "prefix")]
+    first, second = ({tuple(each.ask.blocks) for each in outcome.served} for outcome in runs)
+    assert len(first & second) > 0.9 * max(len(first), len(second))
 
 
 def test_prefix_hits_twice_as_often_where_a_replica_can_t_keep_all(shared: dict[str, Figures]) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from tests.conformance.witness import joined
 from tests.live.server import Server, serving
-from tests.waiting import free_port
+from tests.waiting import free_port, wait_until
 
 REPLICAS = 3
 CHOICES = ("prefix", "least_outstanding")
@@ -52,7 +52,12 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = tmp_path_factory.mktemp("choice") / "config.yaml"
     path.write_text(yaml.safe_dump(config(port)))
     with serving(path, port, environ={"PYTHONPATH": str(Path(__file__).parents[2])}) as server, joined(server):
+        wait_until(lambda: described(server), "the ingress knows what both pools are")
         yield server
+
+
+def described(server: Server) -> bool:
+    return all(model["engines"] for model in httpx.get(f"{server.url}/v1/models").json()["data"])
 
 
 async def ask(client: httpx.AsyncClient, pool: str, conversation: str, turns: int = 0, **fields: Any) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
+from ray.serve._private.config import DeploymentConfig
+from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import PendingRequest
 
+from deployments.replica_choice import routers
 from deployments.replica_choice.routers import LeastOutstandingRouter, PolicyRouter, PrefixRouter
 
 POOL = DeploymentID("Pool", "p")
@@ -215,6 +218,23 @@ async def test_what_other_processes_send_counts_once_a_replica_says_so() -> None
     for _ in range(2):
         await pool.send()
     assert {(await pool.send()).name for _ in range(5)} == {"replica1"}
+
+
+def test_serve_makes_them_for_pools_and_its_own_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a config that has been through the controller, where a class would be lost."""
+    monkeypatch.setattr(RequestRouterConfig, "get_request_router_class", RequestRouterConfig.get_request_router_class)
+    configs = [
+        DeploymentConfig(request_router_config=RequestRouterConfig.model_validate({"request_router_kwargs": settings}))
+        for settings in ({"replica_choice": "prefix", "memory": 7}, {"replica_choice": "least_outstanding"}, {})
+    ]
+    routers.install()
+    routers.install()
+    found = []
+    for config in configs:
+        overridden: Any = DeploymentConfig(**config.model_dump())
+        there = DeploymentConfig.from_proto_bytes(overridden.to_proto_bytes())
+        found.append(there.request_router_config.get_request_router_class().__name__)
+    assert found == ["PrefixRouter", "LeastOutstandingRouter", "PowerOfTwoChoicesRequestRouter"]
 
 
 def test_what_the_ingress_imports_for_it_is_light() -> None:
