@@ -19,7 +19,7 @@ class PrefixSettings(BaseModel):
         1.25,
         ge=1,
         description="Most load of a replica, by the mean of all: a request goes to none that it would take beyond "
-        "that. One of the least loaded, or with no other request, may always be taken.",
+        "that. The least loaded may always take one, and any replica two.",
     )
     memory: int = Field(
         65_536,

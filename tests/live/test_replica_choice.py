@@ -100,7 +100,8 @@ async def test_turns_of_a_conversation_go_to_one_replica_and_conversations_to_al
             before = after
         assert len(used) == REPLICAS
     found = await stats("prefix")
-    assert all(each["prefix_hit_rate"] > 0.5 for each in found), found
+    # Of three turns, each twice a question longer than the one before, 4 parts of 9 were there before.
+    assert all(each["prefix_hit_rate"] > 0.4 for each in found), found
 
 
 async def test_without_it_the_same_turns_go_to_all(pools: Server) -> None:
