@@ -8,7 +8,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 
 help: ## Show this help
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 22
 
 .venv/installed: pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 13) else f"Enginehouse needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Name another: make PYTHON=python3.11 ...")'
@@ -39,8 +39,11 @@ bench-gateway: .venv/installed ## What gateways cost on the same work: a table, 
 bench-throughput: .venv/installed ## vLLM's tokens a second through the ingress, beside itself called in process
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)
 
+bench-replica-choice: .venv/installed ## What the choice of replicas does to prefix caches and load, simulated: a table, or ARGS=--json
+	@$(BIN)/python -m benchmarks.replica_choice $(ARGS)
+
 docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md from the code
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test conformance bench-gateway bench-throughput docs
+.PHONY: help install serve lint test conformance bench-gateway bench-throughput bench-replica-choice docs

@@ -24,6 +24,7 @@ from app.shadow import Shadows
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, unavailable
 from deployments.plane.hub import StreamLostError
+from deployments.replica_choice.prefix import prompt_blocks
 from deployments.wire import WireRequest, WireResponse, pack
 
 logger = logging.getLogger("ray.serve")
@@ -71,7 +72,7 @@ class Gateway:
             if (shadow := routed.decision.shadow) is not None:
                 self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
             async with patience.first_token():
-                answer = await self._ask([ticket.pool] if ticket else pools, wire, told, stream=routed.request.stream)
+                answer = await self._ask([ticket.pool] if ticket else pools, wire, told, routed)
             if isinstance(answer, PoolStream):
                 broken = anthropic_error_event if endpoint == "messages" else error_event
                 await send_stream(send, answer, told, broken, patience)
@@ -92,14 +93,17 @@ class Gateway:
         return ticket
 
     async def _ask(
-        self, pools: Sequence[str], wire: WireRequest, told: Told, *, stream: bool
+        self, pools: Sequence[str], wire: WireRequest, told: Told, routed: Routed
     ) -> PoolStream | WireResponse:
         """The answer of the first pool that takes the request: one whose queue is full has had none of it."""
         full: BackPressureError | None = None
         for attempt, pool in enumerate(pools, 1):
             told |= {"x-enginehouse-pool": pool, "x-enginehouse-attempts": str(attempt)}
+            if self.pools.chooses_by_prefix(pool):
+                # By the pool's name: it has one model, which clients may know by several.
+                wire["prefix"] = prompt_blocks(wire["endpoint"], vars(routed.request.document), pool, routed.adapter)
             try:
-                return await self._ask_pool(pool, wire, stream=stream)
+                return await self._ask_pool(pool, wire, stream=routed.request.stream)
             except BackPressureError as error:
                 full = error
         message = f"The pool '{pool}' has as many requests as it may queue."

@@ -13,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.engine import Capabilities
+from deployments.replica_choice import routers
 from deployments.wire import Description
 
 logger = logging.getLogger("ray.serve")
@@ -66,6 +67,7 @@ class PoolDirectory:
     def handle(self, pool: str) -> DeploymentHandle[Any]:
         """A handle to a pool that was ready at the last look."""
         if pool not in self._handles:
+            routers.install()
             self._handles[pool] = serve.get_deployment_handle(DEPLOYMENT, app_name=pool, _check_exists=False)
         return self._handles[pool]
 
@@ -82,6 +84,11 @@ class PoolDirectory:
     def refuses_adapters(self, pool: str) -> bool:
         """It said, ready or not by now, that its engine takes none."""
         return pool in self._descriptions and not self.document(pool).get("lora")
+
+    def chooses_by_prefix(self, pool: str) -> bool:
+        """Whether a replica of it is chosen by the blocks of a request's prompt."""
+        _, described = self._descriptions.get(pool, (0, None))
+        return described is not None and described.get("replica_choice") == "prefix"
 
     def adapters(self) -> Mapping[str, list[str]]:
         """The adapters that can be asked for, of configurations and live ones, each with the pools that have it."""

@@ -1,11 +1,12 @@
 """The settings of a pool, typed. Unknown keys are refused."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from deployments import registry
 from deployments.engine import PoolModel
+from deployments.replica_choice.settings import PrefixSettings
 
 # Plain enough for a URL, a log line and every engine.
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=200)]
@@ -35,6 +36,12 @@ class PoolConfig(BaseModel):
         1.0, ge=0, description="CPUs that Ray keeps for each replica when it places it; an engine may use more."
     )
     engine_args: dict[str, Any] = Field({}, description="The engine's own arguments, in its own words.")
+    replica_choice: Literal["least_outstanding", "prefix"] = Field(
+        "least_outstanding",
+        description="Which replica a request goes to: the one with the fewest requests; or, within a bound of its "
+        "load, the one that was sent the most of the prompt before, whose prefix cache may have it.",
+    )
+    prefix: PrefixSettings = Field(PrefixSettings(), description="Of `replica_choice: prefix`.")
     adapters: dict[AdapterName, AdapterPath] = Field(
         {}, description="LoRA adapters, each a model name of its own: its name, and its folder on every node."
     )
@@ -54,6 +61,12 @@ class PoolConfig(BaseModel):
     def _adapters_have_names_of_their_own(self) -> Self:
         if (name := self.pool_model.served_name) in self.adapters:
             raise ValueError(f"the adapter '{name}' has the name of the pool's model; give it one of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _prefix_has_an_effect(self) -> Self:
+        if self.replica_choice != "prefix" and self.prefix != PrefixSettings():
+            raise ValueError("'prefix' has an effect only with replica_choice: prefix")
         return self
 
     def typed_engine_args(self) -> BaseModel:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import ray
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 
 from deployments import environments, guard, registry, replica_port
 from deployments.adapter_store import AdapterStore
@@ -43,10 +44,17 @@ class Pool:
     Ray cancels the call when the client leaves; that closes the engine's stream, which aborts generation.
     """
 
-    def __init__(self, engine: Engine, engine_name: str, adapters: AdapterSet | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        engine_name: str,
+        adapters: AdapterSet | None = None,
+        replica_choice: str = "least_outstanding",
+    ) -> None:
         self._engine = engine
         self._engine_name = engine_name
         self._adapters = adapters or AdapterSet(engine, PoolModel("", ""))
+        self._replica_choice = replica_choice
         self._lines: Lines | None = None
 
     @cached_property
@@ -135,6 +143,7 @@ class Pool:
             "engine": self._engine_name,
             "capabilities": asdict(self._can),
             "adapters": self._adapters.configured,
+            "replica_choice": self._replica_choice,
         }
 
     async def check_adapter(self, name: str, path: str) -> Refusal | None:
@@ -179,7 +188,7 @@ class PoolReplica(Pool):
         engine = registry.create(pool.engine, pool.pool_model, pool.typed_engine_args())
         read_live = partial(AdapterStore().paths, serve.get_replica_context().app_name)
         adapters = AdapterSet(engine, pool.pool_model, pool.adapters, pool.adapters_folder, read_live)
-        super().__init__(engine, pool.engine, adapters)
+        super().__init__(engine, pool.engine, adapters, pool.replica_choice)
         await self._engine.start()
         await self._adapters.start()
         self._lines = Lines(ray.get_runtime_context().get_node_id())
@@ -209,4 +218,13 @@ def build(args: PoolConfig) -> Application:
     if args.engine in environments.ENGINES:
         # A launcher on PATH, so that one config serves every node: see deployments/environments.py.
         options["runtime_env"] = {"py_executable": f"engine-python {args.engine}"}
-    return deployment.options(ray_actor_options=options).bind(args.model_dump())
+    return deployment.options(ray_actor_options=options, request_router_config=router_config(args)).bind(
+        args.model_dump()
+    )
+
+
+def router_config(args: PoolConfig) -> RequestRouterConfig:
+    """How the ingress chooses a replica of this pool, as settings only: see deployments/replica_choice/routers.py."""
+    settings = args.prefix.model_dump() if args.replica_choice == "prefix" else {}
+    kwargs = {"replica_choice": args.replica_choice, **settings}
+    return RequestRouterConfig.model_validate({"request_router_kwargs": kwargs})

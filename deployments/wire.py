@@ -10,6 +10,7 @@ class WireRequest(TypedDict):
     body: bytes
     request_id: str
     adapter: str | None
+    prefix: NotRequired[list[int]]  # blocks of its prompt, for the router: see deployments/replica_choice/prefix.py
 
 
 # How an answer by the token plane went: it was sent; or the ingress can't be reached by it, and nothing began.
@@ -22,6 +23,7 @@ class Description(TypedDict):
     engine: str
     capabilities: dict[str, Any]  # `engine.Capabilities`, as a document
     adapters: NotRequired[list[str]]  # of its configuration; those that were loaded live are in the adapter store
+    replica_choice: NotRequired[str]  # `prefix`: it wants to know the blocks of prompts
 
 
 class Refusal(TypedDict):
@@ -54,4 +56,9 @@ def pack(request: EngineRequest) -> WireRequest:
 
 
 def unpack(request: WireRequest) -> EngineRequest:
-    return EngineRequest(**request)
+    return EngineRequest(
+        endpoint=request["endpoint"],
+        body=request["body"],
+        request_id=request["request_id"],
+        adapter=request["adapter"],
+    )

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway import rivals
-from benchmarks.gateway.processes import ROOT, environment, module
+from benchmarks.gateway.processes import ROOT, environment
 
 
 class PlotError(RuntimeError):
     """It can't be drawn. The message says why, and what to do."""
 
 
-def draw(found: Mapping[str, Any], picture: Path, report: Callable[[str], None]) -> None:
-    """Write `picture`, a PNG, of a document of `report.document`.
+def draw(
+    found: Mapping[str, Any],
+    picture: Path,
+    report: Callable[[str], None],
+    drawing: str = "benchmarks.gateway.drawing",
+) -> None:
+    """Write `picture`, a PNG, of a document that the module `drawing` can draw.
 
     Raises:
         PlotError: there is no matplotlib, or it failed.
@@ -28,7 +33,7 @@ def draw(found: Mapping[str, Any], picture: Path, report: Callable[[str], None])
         except rivals.BuildError as error:
             raise PlotError(f"No plot: install matplotlib into {sys.prefix}. {error}") from error
     python = rivals.python() if find_spec("matplotlib") is None else sys.executable
-    command = module("drawing", picture.absolute(), python=python)
+    command = [python, "-m", drawing, str(picture.absolute())]
     drawn = subprocess.run(command, cwd=ROOT, env=environment(), input=json.dumps(found), text=True, check=False)
     if drawn.returncode != 0:
         raise PlotError(f"No plot: {' '.join(command)} ended with status {drawn.returncode}.")

@@ -21,6 +21,7 @@ from app.pools import PoolDirectory, PoolState
 from app.routing.decide import PoolView
 from deployments.engine import ENDPOINTS
 from deployments.plane.hub import Hub
+from deployments.replica_choice.prefix import prompt_blocks
 from deployments.wire import Head, WireRequest, WireResponse
 
 HEAD: Head = {"status": 200, "media_type": "text/event-stream", "headers": {"x-enginehouse-engine": "fake"}}
@@ -99,6 +100,7 @@ class FakePools(PoolDirectory):
     def __init__(self) -> None:
         super().__init__()
         self.states = {"a": RUNNING, "b": RUNNING}
+        self.by_prefix = set[str]()
         self.engines: dict[str, str | None] = {"a": "toy", "b": "toy"}
         self.handles = {"a": FakeHandle(WHOLE), "b": FakeHandle(WHOLE)}
 
@@ -111,6 +113,9 @@ class FakePools(PoolDirectory):
 
     def document(self, pool: str) -> dict[str, Any]:
         return {"pool": pool, "engine": self.engines[pool]}
+
+    def chooses_by_prefix(self, pool: str) -> bool:
+        return pool in self.by_prefix
 
     def handle(self, pool: str) -> DeploymentHandle[Any]:
         handle: Any = self.handles[pool]
@@ -168,6 +173,18 @@ async def test_a_request_goes_to_a_pool_and_its_answer_back(
     [(method, wire)] = pools.handles["a"].asked
     assert method == "respond"
     assert (wire["endpoint"], wire["body"]) == (ENDPOINT[path], body)
+
+
+async def test_a_prompt_s_blocks_are_made_only_for_pools_that_choose_by_them(
+    client: httpx.AsyncClient, pools: FakePools
+) -> None:
+    pools.by_prefix = {"a"}
+    messages = [{"role": "user", "content": "word " * 150}]
+    for model in ("m", "org/big"):
+        await client.post("/v1/chat/completions", json={"model": model, "messages": messages})
+    [(_, by_prefix)], [(_, plain)] = (pools.handles[pool].asked for pool in ("a", "b"))
+    assert by_prefix["prefix"] == prompt_blocks("chat/completions", {"messages": messages}, "a")
+    assert len(by_prefix["prefix"]) == 2 and "prefix" not in plain
 
 
 async def test_an_engines_error_passes_unchanged(client: httpx.AsyncClient, pools: FakePools) -> None:

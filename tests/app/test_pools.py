@@ -305,3 +305,15 @@ async def test_looks_are_rare_while_all_is_up_and_soon_when_there_is_doubt(monke
     pools.look_soon()
     await soon(lambda: looks == seen + 1)
     await pools.stop()
+
+
+async def test_whether_a_pool_chooses_by_prefix(monkeypatch: pytest.MonkeyPatch, handles: dict[str, FakePool]) -> None:
+    monkeypatch.setattr(serve, "status", lambda: ServeStatus(applications=up("a").applications | up("b").applications))
+    handles["a"] = FakePool({**DESCRIPTION, "replica_choice": "prefix"})
+    handles["b"] = FakePool(DESCRIPTION)  # of an older version
+    pools = PoolDirectory()
+    assert not pools.chooses_by_prefix("a")  # it is not known yet
+    pools.watch(every_millisecond)
+    await soon(lambda: pools.document("a")["engine"] is not None and pools.document("b")["engine"] is not None)
+    assert pools.chooses_by_prefix("a") and not pools.chooses_by_prefix("b")
+    await pools.stop()

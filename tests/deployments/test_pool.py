@@ -223,6 +223,17 @@ async def test_it_says_what_it_is() -> None:
     assert description["capabilities"]["context_length"] == 99
 
 
+async def test_what_is_for_the_router_is_not_the_engine_s() -> None:
+    engine = FakeEngine(answer=b"{}")
+    await pool(engine).respond({**REQUEST, "prefix": [1, 2]})
+    assert engine.requests == [EngineRequest("chat/completions", b"{}", "id1")]
+
+
+async def test_it_says_whether_it_wants_to_know_the_blocks_of_prompts() -> None:
+    assert (await pool(FakeEngine()).describe())["replica_choice"] == "least_outstanding"
+    assert (await Pool(FakeEngine(), "fake", replica_choice="prefix").describe())["replica_choice"] == "prefix"
+
+
 async def test_what_the_engine_cannot_honour_never_reaches_it() -> None:
     engine = FakeEngine(answer=b"{}")
     answer = await pool(engine).respond({**REQUEST, "body": b'{"tools": [{"type": "function"}]}'})
@@ -270,3 +281,32 @@ def test_bad_engine_args_are_refused_before_a_replica_starts(engine_args: dict[s
         build(PoolConfig(engine="transformers", model="m", engine_args=engine_args))
     (error,) = caught.value.errors()
     assert error["loc"] == tuple(engine_args)
+
+
+def test_the_router_is_of_the_pool_s_choice() -> None:
+    plain = PoolConfig(engine="simulated", model="m")
+    prefix = PoolConfig.model_validate({**plain.model_dump(), "replica_choice": "prefix", "prefix": {"memory": 7}})
+    for config, settings in (
+        (plain, {"replica_choice": "least_outstanding"}),
+        (prefix, {"replica_choice": "prefix", "min_match": 0.1, "max_imbalance": 1.25, "memory": 7}),
+    ):
+        found = build(config)._bound_deployment._deployment_config.request_router_config
+        assert found.is_default_request_router()  # as far as Serve sees: under HAProxy it refuses any other
+        assert found.request_router_kwargs == settings
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"prefix": {"memory": 7}},
+        {"replica_choice": "prefix", "prefix": {"memory": 0}},
+        {"replica_choice": "prefix", "prefix": {"max_imbalance": 0.9}},
+        {"replica_choice": "prefix", "prefix": {"min_match": 1.1}},
+        {"replica_choice": "prefix", "prefix": {"beta": 1}},
+        {"replica_choice": "random"},
+    ],
+    ids=str,
+)
+def test_settings_of_the_choice_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PoolConfig.model_validate({"engine": "simulated", "model": "m", **settings})

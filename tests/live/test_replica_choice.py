@@ -1,0 +1,146 @@
+"""Which replicas requests go to on a real server: a pool of three that chooses by prefix, and one that doesn't."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.conformance.witness import joined
+from tests.live.server import Server, serving
+from tests.waiting import free_port, wait_until
+
+REPLICAS = 3
+CHOICES = ("prefix", "least_outstanding")
+WORDS = "The quick brown fox jumps over the lazy dog while the band plays on and on. " * 30
+
+
+def config(port: int) -> dict[str, Any]:
+    pools = [
+        {
+            "name": choice,
+            "route_prefix": None,
+            "import_path": "deployments.pool:build",
+            "deployments": [{"name": "Pool", "num_replicas": REPLICAS}],
+            "args": {
+                "engine": "simulated",
+                "model": choice,
+                "num_cpus": 0.1,
+                "replica_choice": choice,
+                "engine_args": {"token_interval_s": 0.02, "answer_tokens": 64},
+            },
+        }
+        for choice in CHOICES
+    ]
+    ingress = {
+        "name": "ingress",
+        "route_prefix": "/",
+        "import_path": "app.main:build",
+        "deployments": [
+            {"name": "Ingress", "user_config": {"models": {choice: {"pools": [choice]} for choice in CHOICES}}}
+        ],
+    }
+    return {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [ingress, *pools]}
+
+
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    port = free_port()
+    path = tmp_path_factory.mktemp("choice") / "config.yaml"
+    path.write_text(yaml.safe_dump(config(port)))
+    with serving(path, port, environ={"PYTHONPATH": str(Path(__file__).parents[2])}) as server, joined(server):
+        wait_until(lambda: described(server), "the ingress knows what both pools are")
+        yield server
+
+
+def described(server: Server) -> bool:
+    return all(model["engines"] for model in httpx.get(f"{server.url}/v1/models").json()["data"])
+
+
+async def ask(client: httpx.AsyncClient, pool: str, conversation: str, turns: int = 0, **fields: Any) -> None:
+    messages = [{"role": "system", "content": f"{conversation}. {WORDS}"}, {"role": "user", "content": "Hello"}]
+    messages += [{"role": ("assistant", "user")[turn % 2], "content": WORDS} for turn in range(2 * turns)]
+    body = {"model": pool, "messages": messages, "max_tokens": 4, **fields}
+    answer = await client.post("/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
+async def prompt_tokens(pool: str) -> list[int]:
+    """What each replica was sent, in the order of their names."""
+    return [each["prompt_tokens"] for each in await stats(pool)]
+
+
+async def stats(pool: str) -> list[dict[str, Any]]:
+    from ray import serve
+
+    handle: Any = serve.get_deployment_handle("Pool", app_name=pool)
+    found = await handle.broadcast("stats").results_async(timeout_s=30)
+    assert len(found) == REPLICAS
+    return list(found)
+
+
+def gained(before: list[int], after: list[int]) -> list[int]:
+    """How many tokens more, of those replicas that had any."""
+    return [more for more in (now - then for then, now in zip(before, after, strict=True)) if more]
+
+
+async def test_turns_of_a_conversation_go_to_one_replica_and_conversations_to_all(pools: Server) -> None:
+    async with httpx.AsyncClient(base_url=pools.url) as client:
+        before, used = await prompt_tokens("prefix"), set[int]()
+        for conversation in "ABCDEFGH":
+            for turns in range(3):
+                await ask(client, "prefix", conversation, turns)
+            after = await prompt_tokens("prefix")
+            changed = [index for index, count in enumerate(after) if count != before[index]]
+            assert len(changed) == 1, f"conversation {conversation} went to several replicas"
+            used.update(changed)
+            before = after
+        assert len(used) == REPLICAS
+    found = await stats("prefix")
+    # Of three turns, each twice a question longer than the one before, 4 parts of 9 were there before.
+    assert all(each["prefix_hit_rate"] > 0.4 for each in found), found
+
+
+async def test_without_it_the_same_turns_go_to_all(pools: Server) -> None:
+    async with httpx.AsyncClient(base_url=pools.url) as client:
+        before = await prompt_tokens("least_outstanding")
+        for turns in range(3):
+            await ask(client, "least_outstanding", "A", turns)
+        assert len(gained(before, await prompt_tokens("least_outstanding"))) == REPLICAS
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("pool", CHOICES)
+async def test_one_prefix_of_many_at_once_is_spread(pools: Server, pool: str, stream: bool) -> None:
+    """Each answer takes a second, so that all are there together."""
+    async with httpx.AsyncClient(base_url=pools.url) as client:
+        asks = [ask(client, pool, "the same", max_tokens=50, stream=stream) for _ in range(24)]
+        running: list[int] = []
+
+        async def look() -> None:
+            await asyncio.sleep(0.6)
+            running.extend(each["running"] + each["waiting"] for each in await stats(pool))
+
+        await asyncio.gather(look(), *asks)
+    assert sum(running) == 24, running
+    assert max(running) <= (8 if pool == "least_outstanding" else 10), running
+
+
+async def test_clients_that_leave_leave_no_load(pools: Server) -> None:
+    """What they leave behind would keep requests away from their replica."""
+    async with httpx.AsyncClient(base_url=pools.url) as client:
+        asks = [asyncio.create_task(ask(client, "prefix", "left", max_tokens=60, stream=True)) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        for task in asks:
+            task.cancel()
+        await asyncio.gather(*asks, return_exceptions=True)
+        async with asyncio.timeout(10):
+            while any(each["running"] for each in await stats("prefix")):  # noqa: ASYNC110 (in another process)
+                await asyncio.sleep(0.05)
+        before = await prompt_tokens("prefix")
+        for turns in range(4):
+            await ask(client, "prefix", "after", turns)
+        assert len(gained(before, await prompt_tokens("prefix"))) == 1
