@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
+from app.access.access import admins_only
 from app.asgi import read_body
 from app.config import IngressConfig
 from app.openapi import request_body
@@ -183,6 +184,7 @@ def _taken(name: str) -> ApiError:
 def add_adapters(app: FastAPI, gateway: Gateway) -> None:
     """The two endpoints. They change the server: they are for its operators."""
     api = AdapterApi(gateway)
+    for_admins: Any = {"tags": ["adapters"], "dependencies": [Depends(admins_only)]}
 
     async def parse(request: Request, schema: type[BaseModel]) -> Any:
         body = await read_body(request.receive, gateway.config.max_body_bytes)
@@ -191,13 +193,13 @@ def add_adapters(app: FastAPI, gateway: Gateway) -> None:
         except ValidationError as error:
             raise from_validation_error(error, schema.model_fields) from None
 
-    @app.post("/v1/load_lora_adapter", tags=["adapters"], openapi_extra=request_body(LoadRequest))
+    @app.post("/v1/load_lora_adapter", openapi_extra=request_body(LoadRequest), **for_admins)
     async def load_lora_adapter(request: Request) -> Response:
         """Load a LoRA adapter, which is a model name of its own from then on."""
         wanted: LoadRequest = await parse(request, LoadRequest)
         return JSONResponse(await _to_the_end(api.load(wanted)))
 
-    @app.post("/v1/unload_lora_adapter", tags=["adapters"], openapi_extra=request_body(UnloadRequest))
+    @app.post("/v1/unload_lora_adapter", openapi_extra=request_body(UnloadRequest), **for_admins)
     async def unload_lora_adapter(request: Request) -> Response:
         """Unload a LoRA adapter that was loaded live."""
         wanted: UnloadRequest = await parse(request, UnloadRequest)

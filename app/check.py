@@ -5,24 +5,27 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from app.access.keys_file import KeysError, read_keys
+from app.access.listening import unprotected
+from app.access.settings import AccessConfig
 from app.config import IngressArgs, IngressConfig, environment_variables, load_ingress_config
 from app.environment import unknown_variables
 from app.serve_file import ApplicationOptions, ServeFile
+from app.validation import explain
 from app.yaml_lines import Document, Location, YamlError, load
 from deployments import registry
 from deployments.adapters import AdapterSet
 from deployments.config import PoolConfig
-from deployments.errors import dotted, sentence, unknown_keys
+from deployments.errors import dotted, sentence
 
 T = TypeVar("T", bound=BaseModel)
 
 INGRESS = "app.main:build"
 POOL = "deployments.pool:build"
-NO_STRING = "The key '{}' isn't a string: put it in quotes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,7 @@ class _Checker:
                 if ingress is not None:
                     self._checked.ingress = ingress
                     self._check_names_in(ingress, location)
+                    self._check_access(ingress.access, (*location, "access"))
                 return
         self._problem(
             at, "The ingress has no models: add 'deployments: [{name: Ingress, user_config: {models: ...}}]'."
@@ -165,6 +169,18 @@ class _Checker:
                 if name in models:
                     message = f"The adapter '{name}' has a model's name; give it one of its own."
                     self._problem(("applications", index, "args", "adapters", name), message)
+
+    def _check_access(self, access: AccessConfig, at: Location) -> None:
+        file = self._checked.file
+        assert file is not None
+        if (message := unprotected(file.http_options.host, access)) is not None:
+            self._problem(("http_options", "host"), message)
+        if access.keys_file is not None and Path(access.keys_file).exists():
+            try:
+                read_keys(Path(access.keys_file))
+            except KeysError as error:
+                for problem in error.problems:
+                    self._problem((*at, "keys_file"), f"In {access.keys_file}: {problem}")
 
     def _check_names_in(self, ingress: IngressConfig, at: Location) -> None:
         """Pools that are named must be applications of this file, and the models of aliases be there."""
@@ -205,43 +221,3 @@ class _Checker:
 
     def _problem(self, location: Location, message: str) -> None:
         self._checked.problems.append(Problem(dotted(location), message, self._document.line(location)))
-
-
-def explain(
-    error: ValidationError, schema: type[BaseModel], document: Document, at: Location
-) -> Iterator[tuple[Location, str]]:
-    """Each of pydantic's errors as a place in the document and a sentence."""
-    for details in error.errors(include_url=False):
-        parts, value = details["loc"], details["input"]
-        key = str(parts[-1]) if parts else ""
-        location = document.existing((*at, *parts))
-        match details["type"]:
-            case "extra_forbidden":
-                yield location, unknown_keys([key], keys_at(schema, parts[:-1]), "key")[0]
-            case "invalid_key":
-                yield (*document.existing((*at, *parts[:-1])), str(value)), NO_STRING.format(value)
-            case "string_type" if key == "[key]":
-                yield (*document.existing((*at, *parts[:-2])), str(value)), NO_STRING.format(value)
-            case "missing":
-                yield location, f"The key '{key}' is missing."
-            case "model_type":  # pydantic's sentence names a Python class
-                yield location, "Input should be a valid dictionary."
-            case _:
-                yield location, sentence(details["msg"])
-
-
-def keys_at(schema: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys that are valid at `location`, relative to `schema`."""
-    here: list[type[BaseModel]] = [schema]
-    for part in location:
-        annotations = [model.model_fields[part].annotation for model in here if part in model.model_fields]
-        # Parts that are no field are list indices, keys of mappings and union branches: they lead nowhere else.
-        here = [model for annotation in annotations for model in _models_in(annotation)] or here
-    return sorted({name for model in here for name in model.model_fields})
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)

@@ -12,6 +12,7 @@ import click
 from app import capabilities
 from app.check import Checked, check_file
 from app.doctor import doctor
+from app.keys_cli import keys_group
 from app.route_cli import route_group
 from deployments import environment_build, environments, models
 from deployments.config import PoolConfig
@@ -33,12 +34,14 @@ def main() -> None:
     enginehouse check serve_config.yaml     is a config right? starts nothing
     enginehouse capabilities                what each model of a config can
     enginehouse route explain REQUEST.json  where a config sends a request, and why
+    enginehouse keys new NAME               an API key: its secret, and its record for the keys file
     enginehouse doctor                      does each engine work on this machine?
     """
 
 
 main.add_command(doctor)
 main.add_command(route_group)
+main.add_command(keys_group)
 
 
 @main.command()

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.access.settings import AccessConfig
 from app.admission.settings import AdmissionConfig
 from app.routing.settings import RoutingConfig
 
@@ -26,6 +27,7 @@ class IngressConfig(RoutingConfig):
     admission: AdmissionConfig = Field(
         AdmissionConfig(), description="Which requests may begin, and how long they take."
     )
+    access: AccessConfig = Field(AccessConfig(), description="Who may use the server.")
     max_body_bytes: int = Field(
         32 * 2**20, ge=1024, description="Largest request body, in bytes; a larger one is a 413."
     )

@@ -37,3 +37,6 @@ ROUTES: tuple[Route, ...] = (
 
 # Whose clients expect Anthropic's error document instead of OpenAI's.
 ANTHROPIC_PATHS = frozenset(path for route in ROUTES if route.endpoint == "messages" for path in route.paths)
+
+# What anybody may ask, also without a key: whether the server is there, and how its API looks.
+OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})

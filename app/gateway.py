@@ -10,6 +10,9 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.types import Receive, Scope, Send
 
+from app.access.access import Access
+from app.access.keys import may_ask
+from app.access.visit import Visit
 from app.admission.gate import Applicant, Gate, Ticket
 from app.asgi import read_body, send_stream, send_whole
 from app.calls import Caller, PoolStream
@@ -18,6 +21,7 @@ from app.config import IngressConfig
 from app.patience import Patience
 from app.pools import PoolDirectory
 from app.routing import names
+from app.routing.decide import Caller as Asking
 from app.routing.request_type import Seen
 from app.routing.route import Routed, pools_of, route
 from app.shadow import Shadows
@@ -35,22 +39,26 @@ Told = dict[str, str]  # headers that say where a request went, and why
 class Gateway:
     """Takes requests to pools, and their answers back."""
 
-    def __init__(self, pools: PoolDirectory, caller: Caller | None = None) -> None:
+    def __init__(self, pools: PoolDirectory, caller: Caller | None = None, access: Access | None = None) -> None:
         self.config = IngressConfig()
         self.pools = pools
         self.caller = caller or Caller()
         self.shadows = Shadows()
         self.seen = Seen()
         self.gate = Gate()
+        self.access = access or Access()
         self.started = int(time.time())
 
     def configure(self, config: IngressConfig) -> None:
         """Another configuration, from now on; requests that are under way keep what they were routed by."""
         self.config = config
         self.gate.set(config.admission)
+        self.access.configure(config.access)
         self.pools.look_soon()
 
-    async def answer(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, told: Told) -> None:
+    async def answer(
+        self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send, told: Told, visit: Visit
+    ) -> None:
         """Route a request to a pool, in one handle call, and pass its answer back.
 
         `told` becomes what the answer's headers say of that, an error's too.
@@ -60,12 +68,23 @@ class Gateway:
         """
         body = await read_body(receive, self.config.max_body_bytes)
         patience = Patience(self.config.admission.timeouts)
-        routed = route(self.config, endpoint, body, scope["headers"], self.pools, self.seen)
+        key = visit.key
+        routed = route(
+            self.config,
+            endpoint,
+            body,
+            scope["headers"],
+            self.pools,
+            self.seen,
+            Asking(key.name, key.tenant),
+            permit=lambda model: may_ask(key, model, self.knows),
+        )
         told.update(routed.told)
         pools = [pool.name for pool in routed.decision.pools]
         if not pools:
             raise self._none_is_ready(routed)
-        ticket = await self._admit(routed, pools, told)
+        told |= visit.enter(routed.request, self.config.admission.default_max_tokens)
+        ticket = await self._admit(routed, pools, told, key.name)
         try:
             # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
             wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
@@ -82,13 +101,13 @@ class Gateway:
             if ticket is not None:
                 ticket.give_back()
 
-    async def _admit(self, routed: Routed, pools: Sequence[str], told: Told) -> Ticket | None:
+    async def _admit(self, routed: Routed, pools: Sequence[str], told: Told, key: str) -> Ticket | None:
         """The right to ask a pool; None where there are no limits."""
         ticket = None
         if self.gate.limits:
             asked = routed.request
             cost = self.gate.cost(asked.prompt_tokens, asked.max_tokens, asked.choices)
-            ticket = await self.gate.enter(pools, Applicant(routed.kind, "", asked.model, cost))
+            ticket = await self.gate.enter(pools, Applicant(routed.kind, key, asked.model, cost))
         told["x-enginehouse-queue-ms"] = str(round(ticket.waited_s * 1000)) if ticket else "0"
         return ticket
 
@@ -142,6 +161,11 @@ class Gateway:
     def adapters(self) -> dict[str, Sequence[str]]:
         """The adapters that clients may name, each with its pools."""
         return names.exposed_adapters(self.pools.adapters(), self.config.models)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a model, an adapter or an alias of that name."""
+        target = names.resolve(name, self.config.aliases, self.config.models, 0)
+        return target in self.config.models or target in self.adapters()
 
     def model_document(self, name: str) -> dict[str, Any]:
         """What is known of a model or an adapter.

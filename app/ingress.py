@@ -9,6 +9,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.access.access import Guard, key_of, too_long
+from app.access.keys import may_see
+from app.access.visit import Visit
 from app.adapter_api import add_adapters
 from app.asgi import Client, send_error
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
@@ -32,8 +35,11 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client, told = Client(receive), Told()
+        visit: Visit | None = None
         try:
-            await self._gateway.answer(self._endpoint, scope, client.receive, send, told)
+            visit = self._gateway.access.visit(scope["headers"])
+            send = visit.listen(send)
+            await self._gateway.answer(self._endpoint, scope, client.receive, send, told, visit)
         except asyncio.CancelledError:
             if not client.took_back():
                 raise  # by others, who want to see it
@@ -45,6 +51,8 @@ class Answering:
             await send_error(send, internal_error(), anthropic=self._endpoint == "messages")
         finally:
             client.forget()
+            if visit is not None:
+                visit.leave()
 
 
 class Door:
@@ -55,13 +63,17 @@ class Door:
         self.framework = framework
         self.routes = framework.routes  # by which Serve names requests in its metrics
         self._answering = {path: Answering(gateway, each.endpoint) for each in ROUTES for path in each.paths}
+        self._guarded = Guard(framework, gateway.access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (error := too_long(scope["headers"])) is not None:
+            await send_error(send, error, anthropic=scope.get("path") in ANTHROPIC_PATHS)
+            return
         answering = self._answering.get(scope.get("path", ""))
         if answering is not None and scope["type"] == "http" and scope["method"] == "POST":
             await answering(scope, receive, send)
         else:
-            await self.framework(scope, receive, send)
+            await self._guarded(scope, receive, send)
 
 
 def create_app(gateway: Gateway) -> Door:
@@ -114,15 +126,19 @@ class _Passed(Response):
 
 def _add_models(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models", tags=["models"])
-    async def list_models() -> JSONResponse:
-        """The models there are, ready or not."""
+    async def list_models(request: Request) -> JSONResponse:
+        """The models there are, ready or not, of those that the key may know of."""
+        key = key_of(request.scope)
         aliases = (name for name in gateway.config.aliases if not names.is_pattern(name))
         every = sorted({*gateway.config.models, *gateway.adapters(), *aliases})
-        return JSONResponse({"object": "list", "data": [gateway.model_document(name) for name in every]})
+        return JSONResponse(
+            {"object": "list", "data": [gateway.model_document(name) for name in every if key.sees(name)]}
+        )
 
     @app.get("/v1/models/{model:path}", tags=["models"])
-    async def get_model(model: str) -> JSONResponse:
+    async def get_model(request: Request, model: str) -> JSONResponse:
         """One model; 404 where there is none of that name."""
+        may_see(key_of(request.scope), model, gateway.knows)
         return JSONResponse(gateway.model_document(model))
 
 

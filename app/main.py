@@ -1,5 +1,6 @@
 """The ingress application: `import_path: app.main:build`."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -7,6 +8,8 @@ import ray
 from ray import serve
 from ray.serve import Application
 
+from app.access.access import Access
+from app.access.listening import served_host
 from app.admission.budget import Place
 from app.config import IngressArgs, load_ingress_config
 from app.gateway import Gateway
@@ -25,7 +28,7 @@ class Ingress:
 
     def __init__(self) -> None:
         replica_port.bind_to_node()
-        self._gateway = Gateway(PoolDirectory())
+        self._gateway = Gateway(PoolDirectory(), access=Access(host=None))
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take a new configuration; requests that are under way keep what they were routed by."""
@@ -36,9 +39,13 @@ class Ingress:
         context = serve.get_replica_context()
         rank = context.rank.rank
         running = running_replicas(status, context.app_name, context.deployment)
-        self._gateway.gate.move(Place(rank, max(rank + 1, running)))
+        place = Place(rank, max(rank + 1, running))
+        self._gateway.gate.move(place)
+        self._gateway.access.move(place)
 
     async def __serve_build_asgi_app__(self) -> Door:
+        self._gateway.access.listen_on(await asyncio.to_thread(served_host))
+        self._gateway.access.watch()
         self._gateway.pools.watch(lambda: self._gateway.config.status_interval_s, self._looked)
         self._gateway.caller.hub = await _hub()
         return create_app(self._gateway)

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import yaml
 
+from app.access.listening import unprotected
 from app.check import Checked
 from app.flags import flags
 from deployments import environment_build, environments, models, quantization, registry
@@ -69,13 +70,14 @@ def run(
     """Serve until a signal comes; call `ready` with the URL and the models once pools are up. The exit status.
 
     Raises:
-        RunError: the port is taken, or Serve doesn't start.
+        RunError: anybody could use the server, the port is taken, or Serve doesn't start.
         InstallError: an engine's environment can't be built.
         ModelNotFoundError: a model can't be had.
     """
     assert checked.file is not None
     options = checked.file.http_options
     where = Where(host or options.host, port or options.port)
+    _refuse_unprotected(where, checked)
     _refuse_taken_port(where)
     prepare(checked, report)
     log = cache_dir() / "logs" / f"serve-{where.port}.log"
@@ -115,6 +117,13 @@ def prepare(checked: Checked, report: Report) -> None:
                 quantization.check(pool.engine, folder, pool.engine_args.get("quantization"))
             except QuantizationError as error:
                 raise RunError(f"Pool {name}: {error}") from None
+
+
+def _refuse_unprotected(where: Where, checked: Checked) -> None:
+    """The config was checked for its own host; this is for the one that was asked for instead."""
+    message = unprotected(where.host, checked.ingress.access) if checked.ingress else None
+    if message is not None:
+        raise RunError(message)
 
 
 def _refuse_taken_port(where: Where) -> None:

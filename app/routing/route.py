@@ -49,13 +49,16 @@ def route(
     seen: Callable[[str], bool],
     caller: Caller = ANYBODY,
     luck: Callable[[], float] = random.random,
+    permit: Callable[[str], None] = lambda _: None,
 ) -> Routed:
-    """Where a request goes. `seen`: whether a prompt began like this before; `luck`: a number from 0 to below 1.
+    """Where a request goes. `seen`: whether a prompt began like this before; `luck`: a number from 0 to below 1;
+    `permit` raises for a model, as the client names it, that the caller may not ask for.
 
     Raises:
         ApiError: 400, the body or what it says of its type is wrong; 404, there is no such model.
     """
     request = read_request(endpoint, body, config.request_types.characters_per_token)
+    permit(request.model)
     said, conversation = (_header(headers, name) for name in (HEADER, CONVERSATION_HEADER))
     document = request.document
 

@@ -90,6 +90,8 @@ def test_the_commands_there_are() -> None:
         "doctor",
         "build-engine",
         "engines list",
+        "keys new",
+        "keys list",
         "engines install",
         "models prepare",
         "route explain",
