@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +94,24 @@ def serve(config: Path, host: str | None, port: int | None, address: str, json_:
     _print_problems(config, checked)
     if checked.problems or checked.file is None:
         sys.exit(1)
-    ready = _ready_json if json_ else _invite
+    keys = checked.ingress is not None and checked.ingress.access.has_keys
+    ready = _ready_json if json_ else partial(_invite, keys=keys)
     try:
         sys.exit(run(config, checked, host=host, port=port, address=address, report=_progress, ready=ready))
     except (RunError, InstallError, ModelNotFoundError) as error:
         _fail(error)
 
 
-def _invite(url: str, names: list[str]) -> None:
-    """Say that it serves, with a command that works."""
+def _invite(url: str, names: list[str], *, keys: bool) -> None:
+    """Say that it serves, with a command that works; where there are keys, with one of them in API_KEY."""
     if not names:
         click.echo(f"Serving no model yet on {url} (Ctrl-C stops).")
         return
     question = [{"role": "user", "content": "What is the capital of France?"}]
     body = json.dumps({"model": names[0], "messages": question, "temperature": 0})
     click.echo(f"Serving {', '.join(names)} on {url} (Ctrl-C stops). Try:\n")
-    click.echo(f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n")
+    key = '-H "authorization: Bearer $API_KEY" ' if keys else ""
+    click.echo(f"  curl {url}/v1/chat/completions {key}-H 'content-type: application/json' -d '{body}'\n")
 
 
 def _ready_json(url: str, names: list[str]) -> None:

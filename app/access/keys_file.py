@@ -76,7 +76,7 @@ def add_key(path: Path, record: KeyRecord) -> None:
             if any(each.name == record.name for each in before):
                 raise KeysError([f"{path} has a key '{record.name}'; choose another name, or take that one out first."])
             after = _with(text, as_document(record))
-            if parse_keys(after) != (*before, record):
+            if not _reads_as(after, (*before, record)):
                 raise KeysError([f"{path} is written in a way that can't be added to; add the record by hand."])
             _replace(path, after)
     except OSError as error:
@@ -111,6 +111,13 @@ def _repeated(records: Sequence[KeyRecord], document: Document) -> Iterator[str]
             if record.sha256 == earlier.sha256:
                 at = (index, "sha256")
                 yield _placed(document.line(at), at, f"The secret is that of the key '{earlier.name}' above.")
+
+
+def _reads_as(text: str, records: Sequence[KeyRecord]) -> bool:
+    try:
+        return parse_keys(text) == records
+    except KeysError:
+        return False
 
 
 def _placed(line: int | None, at: Location, message: str) -> str:

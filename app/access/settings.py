@@ -33,7 +33,7 @@ class KeyRecord(BaseModel):
     requests_per_minute: Limit | None = Field(None, description="Most requests a minute.")
     tokens_per_minute: Limit | None = Field(None, description="Most tokens a minute, of prompts and answers.")
     max_concurrent: Limit | None = Field(None, description="Most requests that are under way.")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the secret, in hexadecimal.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False, description="SHA-256 of the secret, in hexadecimal.")
 
     @field_validator("name", "tenant")
     @classmethod
