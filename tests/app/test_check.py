@@ -571,3 +571,60 @@ def engines_own(document: Any, place: Place) -> bool:
         return False
     engine: str = holder(document, place[:4])["engine"]
     return engine in ("vllm", "sglang", "tensorrt_llm") and place[4] not in registry.args_type(engine).model_fields
+
+
+# Access
+
+OPEN = (
+    "Whoever reaches '0.0.0.0' could use the models, for it isn't loopback and there are no API keys: set "
+    "'access.keys_file' in the ingress's user_config ('enginehouse keys new' makes a key), or say "
+    "'access: {anonymous: true}' there."
+)
+ELSEWHERE = ("host: 127.0.0.1", "host: 0.0.0.0")
+
+
+def with_access(text: str) -> Edit:
+    return ("retry_after_s: 3", f"retry_after_s: 3\n          access: {{{text}}}")
+
+
+def test_a_server_that_others_reach_says_who_may_use_it(check: Check) -> None:
+    assert check(changed(ELSEWHERE)).problems == [Problem("http_options.host", OPEN, 3)]
+
+
+@pytest.mark.parametrize("access", ["anonymous: true", "keys_file: /no/such/keys.yaml", "keys_env: MY_KEYS"])
+def test_a_server_that_says_who_may_use_it(check: Check, access: str) -> None:
+    assert check(changed(ELSEWHERE, with_access(access))).problems == []
+
+
+@pytest.mark.parametrize(
+    ("access", "where", "message"),
+    [
+        ("keys_fil: /keys", ".keys_fil", "Unknown key 'keys_fil'; did you mean 'keys_file'?"),
+        (
+            "keys_file: keys.yaml",
+            ".keys_file",
+            "write the whole path, from '/' on: replicas run in folders of their own.",
+        ),
+        (
+            "keys_file: /keys, anonymous: true",
+            "",
+            "'anonymous: true' lets everybody in without a key; take it or the keys away.",
+        ),
+    ],
+)
+def test_access_that_is_wrong(check: Check, access: str, where: str, message: str) -> None:
+    at = f"{SMALL.removesuffix('.models.small')}.access{where}"
+    assert check(changed(with_access(access))).problems == [Problem(at, message, 15)]
+
+
+def test_the_keys_file_is_checked_too(check: Check, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    text = changed(ELSEWHERE, with_access(f"keys_file: {keys}"))
+    keys.write_text("[]")
+    assert check(text).problems == []
+    keys.write_text("- name: one\n  sha: x\n")
+    at = f"{SMALL.removesuffix('.models.small')}.access.keys_file"
+    assert check(text).problems == [
+        Problem(at, f"In {keys}: line 1: [0]: The key 'sha256' is missing.", 15),
+        Problem(at, f"In {keys}: line 2: [0].sha: Unknown key 'sha'; did you mean 'sha256'?", 15),
+    ]

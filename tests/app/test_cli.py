@@ -349,6 +349,18 @@ def test_serve_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.called == {"config": CONFIG, "host": "::1", "port": 8001, "address": "ray://x"}
 
 
+def test_serve_says_what_to_try_where_there_are_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    access = "access: {keys_file: /no/such/keys.yaml}\n          models:"
+    text = CONFIG.read_text()
+    assert text.count("models:") == 1
+    config.write_text(text.replace("models:", access))
+    monkeypatch.setattr(runner, "run", Ran(["m"]))
+    result = call("serve", config)
+    curl = CURL.replace(" -H 'content", ' -H "authorization: Bearer $API_KEY" -H \'content')
+    assert result.stdout == f"Serving m on http://host:1 (Ctrl-C stops). Try:\n\n  {curl}\n\n"
+
+
 def test_serve_without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "run", Ran([]))
     assert call("serve", CONFIG).stdout == "Serving no model yet on http://host:1 (Ctrl-C stops).\n"

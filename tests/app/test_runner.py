@@ -444,3 +444,29 @@ def test_an_ingress_without_models_is_up_once_it_answers(driven: FakeServe) -> N
     driven.wait_for(f"ready: http://127.0.0.1:{driven.port}")
     driver.send_signal(signal.SIGTERM)
     assert driver.wait(60) == 0
+
+
+# Who may use it
+
+
+@pytest.mark.parametrize(
+    ("access", "refused"), [({}, True), ({"anonymous": True}, False), ({"keys_file": "/no/such/keys.yaml"}, False)]
+)
+def test_a_host_that_was_asked_for_needs_keys_too(fake: FakeServe, access: dict[str, Any], refused: bool) -> None:
+    """`enginehouse check` has only seen the config's own host."""
+    config = yaml.safe_load(fake.config.read_text())
+    config["applications"][0]["deployments"][0]["user_config"]["access"] = access
+    fake.config.write_text(yaml.safe_dump(config))
+    fake.plan()
+    with pytest.raises(RunError) as raised:
+        runner.run(
+            fake.config,
+            check_file(fake.config, {}),
+            host="0.0.0.0",
+            port=fake.port,
+            address="local",
+            report=fake.reports.append,
+            ready=lambda *_: None,
+        )
+    assert str(raised.value).startswith("Whoever reaches '0.0.0.0' could use the models") == refused
+    assert (fake.folder / "seen.json").exists() == (not refused)
