@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from app.access.access import admins_only
+from app.access.guard import admins_only
 from app.asgi import read_body
 from app.config import IngressConfig
 from app.openapi import request_body

@@ -12,6 +12,7 @@ import click
 
 from app import capabilities
 from app.check import Checked, check_file
+from app.cli_options import as_json, config_option
 from app.doctor import doctor
 from app.keys_cli import keys_group
 from app.route_cli import route_group
@@ -21,7 +22,6 @@ from deployments.environments import InstallError, UnknownEngineError
 from deployments.models import ModelNotFoundError
 from deployments.tensorrt_build import BuildError
 
-as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
 config_argument = click.argument("config", type=click.Path(path_type=Path))
 
 
@@ -119,14 +119,7 @@ def _ready_json(url: str, names: list[str]) -> None:
 
 
 @main.command("capabilities")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default="serve_config.yaml",
-    envvar="ENGINEHOUSE_CONFIG",
-    show_default=True,
-    help="The config whose pools are meant.",
-)
+@config_option
 @as_json
 def show_capabilities(config: Path, json_: bool) -> None:
     """What each model of a config can: endpoints, tools, context. Starts nothing."""
@@ -182,14 +175,7 @@ def engines_install(names: tuple[str, ...], json_: bool) -> None:
 
 @main.command("build-engine")
 @click.argument("names", metavar="[POOL]...", nargs=-1)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default="serve_config.yaml",
-    envvar="ENGINEHOUSE_CONFIG",
-    show_default=True,
-    help="The config whose pools are meant.",
-)
+@config_option
 @as_json
 def build_engine(names: tuple[str, ...], config: Path, json_: bool) -> None:
     """Compile the TensorRT-LLM engines of a config's pools, on the GPU that will serve, before a pool does.

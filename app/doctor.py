@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from app.cli_options import as_json
 from deployments import environments, registry
 from deployments.config import PoolConfig
 from deployments.doctor import CONTRACTS, Finding
@@ -117,7 +118,7 @@ def diagnose(engines: Iterable[str], pools: dict[str, PoolConfig]) -> Iterator[D
 @click.command()
 @click.option("--engine", "names", multiple=True, help="Only this engine. [default: all, or those of the config]")
 @click.option("--config", type=click.Path(path_type=Path), help="Start, use and stop the engines of its pools too.")
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
+@as_json
 def doctor(names: tuple[str, ...], config: Path | None, json_: bool) -> None:
     """Does each engine work on this machine? Exit status 1 if a check fails.
 

@@ -90,7 +90,7 @@ class Gateway:
             wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
             if (shadow := routed.decision.shadow) is not None:
                 self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
-            async with patience.first_token():
+            async with patience.begins(stream=routed.request.stream):
                 answer = await self._ask([ticket.pool] if ticket else pools, wire, told, routed)
             if isinstance(answer, PoolStream):
                 broken = anthropic_error_event if endpoint == "messages" else error_event

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.access import Guard, key_of, too_long
+from app.access.guard import Guard, key_of, too_long
 from app.access.keys import may_see
 from app.access.visit import Visit
 from app.adapter_api import add_adapters

@@ -11,10 +11,10 @@ from app.access.keys import ALL, Key, read_key
 from app.access.keys_file import KeysError, add_key, as_document, as_yaml, read_keys
 from app.access.secret import digest, new_secret
 from app.access.settings import KeyRecord
+from app.cli_options import as_json
 from deployments.errors import dotted, sentence
 
 HEADS = ("NAME", "TENANT", "MODELS", "ADMIN", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENT")
-as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
 limit = click.IntRange(min=1)
 
 

@@ -27,13 +27,13 @@ class Patience:
         self.total_at = None if config.total_s is None else self.loop.time() + config.total_s
 
     @asynccontextmanager
-    async def first_token(self) -> AsyncIterator[None]:
-        """While an answer begins.
+    async def begins(self, *, stream: bool) -> AsyncIterator[None]:
+        """While a stream begins, or all of another answer comes.
 
         Raises:
             ApiError: 504, it took too long.
         """
-        most_s = self.config.first_token_s
+        most_s = self.config.first_token_s if stream else None
         first_at = None if most_s is None else self.loop.time() + most_s
         ends = [at for at in (first_at, self.total_at) if at is not None]
         try:

@@ -9,6 +9,7 @@ import click
 from pydantic import ValidationError
 
 from app.check import check_file
+from app.cli_options import as_json, config_option
 from app.routing.explain import ConfiguredPools, Explanation, explain, read_examples
 from deployments.errors import dotted, sentence
 
@@ -20,16 +21,9 @@ def route_group() -> None:
 
 @route_group.command("explain")
 @click.argument("request_file", metavar="REQUEST", type=click.File("rb"))
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default="serve_config.yaml",
-    envvar="ENGINEHOUSE_CONFIG",
-    show_default=True,
-    help="The config to route by.",
-)
+@config_option
 @click.option("--down", metavar="POOL", multiple=True, help="As if this pool were down.")
-@click.option("--json", "json_", is_flag=True, help="Print one JSON document instead of text.")
+@as_json
 def explain_command(request_file: IO[bytes], config: Path, down: tuple[str, ...], json_: bool) -> None:
     """Which pool a config sends a request to, and why. Starts nothing.
 

@@ -4,25 +4,18 @@ import asyncio
 import logging
 import time
 
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from app.access.keys import CHALLENGE, Headers, Key, must_be_admin
+from app.access.keys import CHALLENGE, Headers, Key
 from app.access.listening import LOOPBACK, REMEDY, is_loopback
 from app.access.rates import Allowances
 from app.access.settings import AccessConfig
 from app.access.sources import KeySources
 from app.access.visit import Clock, LimitedVisit, Visit
 from app.admission.budget import Place
-from app.asgi import send_error
-from app.endpoints import ANTHROPIC_PATHS, OPEN_PATHS
 from deployments.errors import ApiError
 
 logger = logging.getLogger("ray.serve")
 
 LOOK_S = 1.0  # between two looks at the keys file
-MAX_HEADER_BYTES = 64 * 1024  # HAProxy takes 15 KiB; Serve's own proxy has no limit
-_KEY = "enginehouse.key"  # in an ASGI scope
 
 
 class Access:
@@ -111,46 +104,6 @@ class Access:
         if self._config.has_keys or not (here or self._config.anonymous):
             return None
         return Visit(Key("", "", admin=here))
-
-
-class Guard:
-    """The ASGI application before another: who comes in has a key, but to what is open, and the other finds it."""
-
-    def __init__(self, inner: ASGIApp, access: Access) -> None:
-        self._inner = inner
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] == "http" and path not in OPEN_PATHS:
-            try:
-                scope[_KEY] = self._access.find(scope["headers"])
-            except ApiError as error:
-                await send_error(send, error, anthropic=path in ANTHROPIC_PATHS)
-                return
-        await self._inner(scope, receive, send)
-
-
-def key_of(scope: Scope) -> Key:
-    """Who asks, of a request that came through a `Guard`."""
-    key: Key = scope[_KEY]
-    return key
-
-
-async def admins_only(request: Request) -> None:
-    """What a route depends on that changes the server.
-
-    Raises:
-        ApiError: 403.
-    """
-    must_be_admin(key_of(request.scope))
-
-
-def too_long(headers: Headers) -> ApiError | None:
-    """The 431 for headers that nobody sends in earnest."""
-    if sum(len(name) + len(value) for name, value in headers) <= MAX_HEADER_BYTES:
-        return None
-    return ApiError(431, f"The request's headers are larger than {MAX_HEADER_BYTES} bytes.", code="headers_too_large")
 
 
 def _no_keys(host: str | None) -> ApiError:

@@ -44,9 +44,7 @@ class TimeoutsConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     queue_s: Seconds = Field(60.0, description="For its turn to come, where a limit has it wait.")
-    first_token_s: Seconds | None = Field(
-        600.0, description="From its turn to its first token; of an answer that isn't streamed, to all of it."
-    )
+    first_token_s: Seconds | None = Field(600.0, description="From its turn to the first token of a stream.")
     between_tokens_s: Seconds | None = Field(300.0, description="From each token of a stream to the next.")
     total_s: Seconds | None = Field(None, description="From when the request has come to the end of its answer.")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, Protocol
 
@@ -125,10 +126,11 @@ def _named(name: str, patterns: Sequence[str]) -> bool:
 def _ordered(route: RouteConfig, pools: Sequence[PoolView], chance: Chance) -> tuple[list[PoolView], str]:
     """The model's pools as a route has them, and what it says of the first."""
     if route.engines:
-        engines = list(dict.fromkeys(route.engines if route.only else (*route.engines, *EVERYDAY)))
-        chosen = [pool for pool in pools if not route.only or pool.engine in engines]
-        rank = {engine: rank for rank, engine in enumerate(engines)}
-        return sorted(chosen, key=lambda pool: rank.get(pool.engine or "", len(rank))), f"route {route.name}"
+        rank = _ranks(route.engines, route.only)
+        chosen = [pool for pool in pools if not route.only or pool.engine in rank]
+        if len(chosen) > 1:
+            chosen.sort(key=lambda pool: rank.get(pool.engine or "", len(rank)))
+        return chosen, f"route {route.name}"
     there = {pool.name: pool for pool in pools}
     named = [there[name] for name in route.pools if name in there]
     why = f"route {route.name}"
@@ -138,6 +140,13 @@ def _ordered(route: RouteConfig, pools: Sequence[PoolView], chance: Chance) -> t
         why += f", weight {weights[drawn]:g} of {sum(weights.values()):g}"
     rest = [] if route.only else [pool for pool in pools if pool.name not in route.pools]
     return [*named, *rest], why
+
+
+@lru_cache(1000)
+def _ranks(engines: tuple[str, ...], only: bool) -> Mapping[str, int]:
+    """The place of each engine, for a route that names some."""
+    named = dict.fromkeys(engines if only else (*engines, *EVERYDAY))
+    return {engine: rank for rank, engine in enumerate(named)}
 
 
 def pick(weights: Mapping[str, float], point: float) -> str:
@@ -156,8 +165,8 @@ def _fit(request: Request, pools: Sequence[PoolView]) -> tuple[list[PoolView], l
     for pool in pools:
         if not pool.ready:
             passed.append(PassedOver(pool.name, pool.state))
-        elif why := "; ".join(shortfalls(request, pool)):
-            unable.append((pool, PassedOver(pool.name, why)))
+        elif lacking := [*shortfalls(request, pool)]:
+            unable.append((pool, PassedOver(pool.name, "; ".join(lacking))))
         else:
             fit.append(pool)
     if not fit:
@@ -172,7 +181,8 @@ def shortfalls(request: Request, pool: PoolView) -> Iterator[str]:
         return
     if request.endpoint not in can.endpoints:
         yield f"doesn't serve {request.endpoint}"
-    yield from (f"doesn't honour {need}" for need in sorted(request.needs) if not honours(can, need))
+    if request.needs:
+        yield from (f"doesn't honour {need}" for need in sorted(request.needs) if not honours(can, need))
     if can.context_length is not None and request.prompt_tokens > can.context_length:
         yield f"has a context of {can.context_length} tokens"
 

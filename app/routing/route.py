@@ -13,7 +13,7 @@ from app.routing.settings import RequestType, RoutingConfig
 from deployments.engine import Endpoint
 from deployments.model_name import replace_model
 
-CONVERSATION_HEADER = "x-conversation-id"
+_TYPE, _CONVERSATION = HEADER.encode(), b"x-conversation-id"
 ANYBODY = Caller()
 
 Headers = Iterable[tuple[bytes, bytes]]  # names in lower case
@@ -59,7 +59,7 @@ def route(
     """
     request = read_request(endpoint, body, config.request_types.characters_per_token)
     permit(request.model)
-    said, conversation = (_header(headers, name) for name in (HEADER, CONVERSATION_HEADER))
+    said, conversation = _header(headers, _TYPE), _header(headers, _CONVERSATION)
     document = request.document
 
     def chance(route: str, draw: Draw) -> float:
@@ -93,6 +93,8 @@ def _model_of(request: Request, config: RoutingConfig, conversation: str | None)
     return names.resolve(request.model, config.aliases, config.models, point)
 
 
-def _header(headers: Headers, name: str) -> str | None:
-    wanted = name.encode()
-    return next((value.decode("latin-1") for header, value in headers if header == wanted), None)
+def _header(headers: Headers, name: bytes) -> str | None:
+    for header, value in headers:
+        if header == name:
+            return value.decode("latin-1")
+    return None

@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 IDLE_S = 4.0
 SETTLE_S = 0.3  # from the last answer to when a row counts as idle
+CALM_S = 2.0  # what a row uses in two such times hardly differs once it has started in all its parts
+CALM_WITHIN = 0.2
+CALM_LIMIT_S = 90.0
 START_S = 180.0  # Ray's rows take half a minute, more where others keep the machine busy
 ASK_AGAIN_S = 0.2
 PROBE = Ask(Pace(4), PROMPT_CHARS, stream=True)
@@ -77,6 +80,7 @@ class _Subject:
         self._report = report
 
     def figures(self, name: str, start_s: float) -> RowFigures:
+        self._wait_until_calm()
         for case in WARM_UP:
             _run(client.load(self._place.port, case.scaled(self._scale)))
         paired = self._paired()
@@ -95,11 +99,21 @@ class _Subject:
         rounds = max(20, round(PAIRS * self._scale))
         return figures.paired_figures(PAIRED, _run(client.in_turn(ports, PAIRED, rounds, PAIRED_LIMIT_S)))
 
+    def _wait_until_calm(self) -> None:
+        """Ray's rows answer before all of their processes are up."""
+        deadline_s, last, now = time.monotonic() + CALM_LIMIT_S, float("inf"), self._used(CALM_S)
+        while abs(last - now) > CALM_WITHIN * now and time.monotonic() < deadline_s:
+            last, now = now, self._used(CALM_S)
+
     def _idle(self) -> float:
         """The CPU that it uses when nobody asks anything, as a share of one core."""
         time.sleep(SETTLE_S)
+        return self._used(max(1.0, IDLE_S * self._scale))
+
+    def _used(self, seconds: float) -> float:
+        """The CPU that it uses in some time, as a share of one core."""
         before = usage.read(self._process.pid)
-        time.sleep(max(1.0, IDLE_S * self._scale))
+        time.sleep(seconds)
         after = usage.read(self._process.pid)
         return usage.cpu_s(before, after) / (after.at_s - before.at_s)
 

@@ -294,14 +294,14 @@ async def test_a_client_that_leaves_gives_its_place_back(
     assert (await client.post(GENERATE[0], json={"model": "m"})).headers["x-enginehouse-pool"] == "a"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_takes_too_long_to_begin(
-    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools, stream: bool
+@pytest.mark.parametrize(("stream", "name"), [(True, "first_token"), (True, "total"), (False, "total")])
+async def test_an_answer_that_takes_too_long(
+    client: httpx.AsyncClient, gateway: Gateway, pools: FakePools, stream: bool, name: str
 ) -> None:
-    live(gateway, admission={"timeouts": {"first_token_s": 0.02}})
+    live(gateway, admission={"timeouts": {f"{name}_s": 0.02}})
     pools.handles["a"].items = (asyncio.Event(),)
     response = await client.post(GENERATE[0], json={"model": "m", "stream": stream})
-    assert (response.status_code, error_of(response)["code"]) == (504, "first_token_timeout")
+    assert (response.status_code, error_of(response)["code"]) == (504, f"{name}_timeout")
     assert pools.handles["a"].calls[0].cancelled
 
 

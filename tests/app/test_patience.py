@@ -45,15 +45,23 @@ def patience(**seconds: Any) -> Patience:
 )
 async def test_an_answer_that_does_not_begin(seconds: dict[str, float], code: str, name: str) -> None:
     with pytest.raises(ApiError) as caught:
-        async with patience(**seconds).first_token():
+        async with patience(**seconds).begins(stream=True):
             await asyncio.sleep(60)
     assert (caught.value.status, caught.value.code) == (504, code)
     assert name in caught.value.message
 
 
+async def test_an_answer_that_is_not_streamed_has_but_the_total_time() -> None:
+    async with patience(first_token_s=0.01, total_s=60).begins(stream=False):
+        await asyncio.sleep(0.03)
+    with pytest.raises(ApiError, match="timeouts.total_s"):
+        async with patience(first_token_s=60, total_s=0.01).begins(stream=False):
+            await asyncio.sleep(60)
+
+
 async def test_a_timeout_of_somebody_else_is_not_ours() -> None:
     with pytest.raises(TimeoutError):
-        async with patience(first_token_s=60).first_token():
+        async with patience(first_token_s=60).begins(stream=True):
             raise TimeoutError
 
 

@@ -13,7 +13,8 @@ import yaml
 from fastapi.routing import APIRoute
 from ray.serve.handle import DeploymentHandle
 
-from app.access.access import MAX_HEADER_BYTES, Access
+from app.access.access import Access
+from app.access.guard import MAX_HEADER_BYTES
 from app.access.secret import digest
 from app.config import IngressConfig
 from app.endpoints import OPEN_PATHS, ROUTES
