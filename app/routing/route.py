@@ -87,7 +87,7 @@ def pools_of(config: RoutingConfig, model: str, pools: Pools) -> Sequence[str]:
 
 
 def _model_of(request: Request, config: RoutingConfig, conversation: str | None) -> str:
-    if not config.aliases:
+    if not config.aliases or request.model in config.models:  # nothing to draw, so no conversation to tell
         return request.model
     point = steady(request.model, "weights", conversation_of(request.document, conversation))
     return names.resolve(request.model, config.aliases, config.models, point)
