@@ -3,14 +3,14 @@
 import asyncio
 import math
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.admission.budget import ALONE, Budget, Cost, Place
 from app.admission.settings import AdmissionConfig, LimitConfig
-from app.admission.waiting import Waiting
+from app.admission.waiting import PRIORITY, Waiting
 from app.routing.settings import RequestType
 from deployments.errors import ApiError
 
@@ -69,12 +69,14 @@ class _PoolGate:
         self.name = name
         self.budget = budget
         self.waiting: Waiting[_Waiter] = Waiting()
+        self.queued: Counter[RequestType] = Counter()  # those that wait
         self.patient = {kind: Budget(NO_LIMIT) for kind in PATIENT}  # what they have under way
         self.takes_s = FIRST_GUESS_S  # a request, on average
 
-    def retry_after_s(self) -> int:
+    def retry_after_s(self, kind: RequestType) -> int:
         """When a request that comes now would have its turn, as far as the last ones tell."""
-        expected_s = (len(self.waiting) + 1) * self.takes_s / max(1, self.budget.running)
+        ahead = sum(count for other, count in self.queued.items() if PRIORITY[other] <= PRIORITY[kind])
+        expected_s = (ahead + 1) * self.takes_s / max(1, self.budget.running)
         return max(1, min(LONGEST_S, math.ceil(expected_s)))
 
 
@@ -84,7 +86,7 @@ class Gate:
     def __init__(self, config: AdmissionConfig | None = None, place: Place = ALONE) -> None:
         self._pools: dict[str, _PoolGate] = {}
         self._models: dict[str, Budget] = {}
-        self._queued: Counter[str] = Counter()  # by model
+        self._queued: defaultdict[str, Counter[RequestType]] = defaultdict(Counter)  # by model
         self.place = place
         self.set(config or AdmissionConfig())
 
@@ -134,7 +136,9 @@ class Gate:
         turn: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         began_s = time.monotonic()
         leave = pool.waiting.add(_Waiter(who, turn), who.kind, who.key, who.cost.tokens)
-        self._queued[who.model] += 1
+        queues = (pool.queued, self._queued[who.model])
+        for queue in queues:
+            queue[who.kind] += 1
         self._let_in(pool)  # it may go past those that wait
         try:
             async with asyncio.timeout(self.config.timeouts.queue_s):
@@ -144,10 +148,11 @@ class Gate:
             if turn.done() and not turn.cancelled():
                 turn.result().give_back()  # its turn came while it left
             if isinstance(error, TimeoutError):
-                raise self._too_late(pool) from None
+                raise self._too_late(pool, who.kind) from None
             raise
         finally:
-            self._queued[who.model] -= 1
+            for queue in queues:
+                queue[who.kind] -= 1
         ticket.waited_s = time.monotonic() - began_s
         return ticket
 
@@ -177,8 +182,7 @@ class Gate:
         if (limit := pool.budget.lacks(who.cost)) is not None:
             return _Lack(f"{limit} of pool '{pool.name}'")
         for kind in PATIENT.get(who.kind, ()):
-            part: float = getattr(self.config.shares, kind)
-            if pool.patient[kind].beyond(pool.budget, part, who.cost):
+            if pool.patient[kind].beyond(pool.budget, self._share(kind), who.cost):
                 return _Lack(f"the share of {kind} requests in pool '{pool.name}'")
         model = self._models.get(who.model)
         if model is not None and (limit := model.lacks(who.cost)) is not None:
@@ -215,19 +219,42 @@ class Gate:
         large_enough = [pool for pool in pools if not pool.budget.too_large(who.cost)]
         if not large_enough:
             raise _too_large(who.cost, [pool.budget for pool in pools], model)
-        if model is not None and model.limits and self._queued[who.model] >= model.most_queued:
-            lack = self._lack(first, who)
-            raise _full(lack.limit if lack else f"max_queued of model '{who.model}'", first.retry_after_s())
+        if model is not None and model.limits and not self._may_queue(self._queued[who.model], model, who.kind):
+            raise self._full(first, who, f"max_queued of model '{who.model}'")
         for pool in large_enough:
-            if len(pool.waiting) < pool.budget.most_queued:
+            if self._may_queue(pool.queued, pool.budget, who.kind):
                 return pool
-        lack = self._lack(first, who)
-        raise _full(lack.limit if lack else f"max_queued of pool '{first.name}'", first.retry_after_s())
+        raise self._full(first, who, f"max_queued of pool '{first.name}'")
 
-    def _too_late(self, pool: _PoolGate) -> ApiError:
+    def _may_queue(self, queue: Mapping[RequestType, int], budget: Budget, kind: RequestType) -> bool:
+        """Whether one more may wait. Of those that can wait, only so many that there is room for the others."""
+        if sum(queue.values()) >= budget.most_queued:
+            return False
+        for patient in PATIENT.get(kind, ()):
+            waiting = sum(queue[other] for other, parts in PATIENT.items() if patient in parts)
+            if waiting and waiting + 1 > budget.most_queued * self._share(patient):
+                return False
+        return True
+
+    def _share(self, kind: RequestType) -> float:
+        part: float = getattr(self.config.shares, kind)
+        return part
+
+    def _full(self, pool: _PoolGate, who: Applicant, queue: str) -> ApiError:
+        """The refusal of a request that may not even wait. `queue` is the limit where nothing else is lacking."""
+        lack, after_s = self._lack(pool, who), pool.retry_after_s(who.kind)
+        limit = lack.limit if lack else queue
+        message = (
+            f"The server is busy: {limit} is reached, and no more {who.kind} requests may wait. "
+            f"Try again in {after_s} s."
+        )
+        headers = {"retry-after": str(after_s)}
+        return ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers)
+
+    def _too_late(self, pool: _PoolGate, kind: RequestType) -> ApiError:
         seconds = self.config.timeouts.queue_s
         message = f"The request waited {seconds:g} s for its turn at pool '{pool.name}' (timeouts.queue_s)."
-        headers = {"retry-after": str(pool.retry_after_s())}
+        headers = {"retry-after": str(pool.retry_after_s(kind))}
         return ApiError(504, message, type="server_error", code="queue_timeout", headers=headers)
 
 
@@ -236,9 +263,3 @@ def _too_large(cost: Cost, pools: Sequence[Budget], model: Budget | None) -> Api
     most = min(each for each in (largest, model.largest if model else None) if each is not None)
     message = f"The request counts for {cost.tokens} tokens, prompt and answer; at most {most} may be in flight."
     return ApiError(400, message, param="max_tokens", code="too_many_tokens")
-
-
-def _full(limit: str, retry_after_s: int) -> ApiError:
-    message = f"The server is busy: {limit} is reached, and no more requests may wait. Try again in {retry_after_s} s."
-    headers = {"retry-after": str(retry_after_s)}
-    return ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers)

@@ -30,7 +30,8 @@ class LimitConfig(BaseModel):
 
 
 class PriorityShares(BaseModel):
-    """What part of a pool's limits the patient types of requests may take, so that there is room for the others."""
+    """What part of a pool's limits, and of its queue, the patient types of requests may take, so that there is room for
+    the others."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

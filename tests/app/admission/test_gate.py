@@ -81,7 +81,7 @@ async def test_a_full_queue_turns_away_at_once_and_says_which_limit() -> None:
     assert time.perf_counter() - began_s < 0.05
     assert (error.status, error.code, error.type) == (429, "queue_full", "rate_limit_error")
     assert error.message == (
-        "The server is busy: max_concurrent of pool 'p' is reached, and no more requests may wait. Try again in 2 s."
+        "The server is busy: max_concurrent of pool 'p' is reached, and no more chat requests may wait. Try again in 2 s."
     )
     assert error.headers == {"retry-after": "2"}
     waiting.cancel()
@@ -215,6 +215,43 @@ async def test_batch_and_offline_together_leave_room_too() -> None:
     await there.enter(["p"], who("chat"))
 
 
+async def test_those_that_can_wait_leave_places_in_the_queue() -> None:
+    there = gate(**one(max_queued=10))
+    ticket = await there.enter(["p"], who())
+    everyone: list[tuple[RequestType, int]] = [("offline", 5), ("batch", 3), ("chat", 2)]
+    for kind, places in everyone:
+        for _ in range(places):
+            await waits(there, who(kind))
+        error = await refused(there, who(kind))
+        assert f"no more {kind} requests may wait" in error.message
+    ticket.give_back()
+
+
+async def test_of_those_that_can_wait_one_always_may() -> None:
+    there = gate(**one(max_queued=2), shares={"offline": 0})
+    await there.enter(["p"], who())
+    await waits(there, who("offline"))
+    await refused(there, who("offline"))
+    await waits(there, who())
+
+
+async def test_a_model_s_queue_has_places_for_chat_too() -> None:
+    there = gate(models={"m": {"max_concurrent": 1, "max_queued": 2}})
+    await there.enter(["p"], who())
+    await waits(there, who("offline"))
+    await refused(there, who("offline"))
+    await waits(there, who())
+
+
+async def test_when_to_come_again_depends_on_who_goes_first() -> None:
+    there = gate(**one(max_queued=5))
+    await there.enter(["p"], who())
+    for _ in range(2):
+        await waits(there, who("offline"))
+    pool = there._pools["p"]
+    assert (pool.retry_after_s("chat"), pool.retry_after_s("offline")) == (1, 3)
+
+
 async def test_a_turn_that_does_not_come_in_time() -> None:
     there = gate(**one(), timeouts={"queue_s": 0.02})
     ticket = await there.enter(["p"], who())
@@ -305,4 +342,4 @@ async def test_counts_never_leak() -> None:
         assert (pool.budget.running, pool.budget.tokens, len(pool.waiting)) == (0, 0, 0)
         assert all(not budget.running and not budget.tokens for budget in pool.patient.values())
     assert all(not budget.running for budget in there._models.values())
-    assert +there._queued == {}
+    assert not any(map(any, (queue.values() for queue in there._queued.values())))
