@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import click
 
 from app import capabilities
 from app.check import Checked, check_file
-from app.cli_options import as_json, config_option
+from app.cli_options import as_json, config_option, print_table
 from app.doctor import doctor
 from app.keys_cli import keys_group
 from app.route_cli import route_group
@@ -131,7 +130,7 @@ def show_capabilities(config: Path, json_: bool) -> None:
     if json_:
         _print_json({"models": documents})
     else:
-        _print_table(capabilities.HEADS, capabilities.rows(documents))
+        print_table(capabilities.HEADS, capabilities.rows(documents))
 
 
 @main.group()
@@ -152,7 +151,7 @@ def engines_list(json_: bool) -> None:
         for item in listings
         if item.here
     ]
-    _print_table(("ENGINE", "VARIANT", "VERSION", "INSTALLED", "WHERE"), rows)
+    print_table(("ENGINE", "VARIANT", "VERSION", "INSTALLED", "WHERE"), rows)
 
 
 @engines.command("install")
@@ -247,10 +246,3 @@ def _fail(error: Exception) -> None:
 
 def _print_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps(document, indent=2))
-
-
-def _print_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    table = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

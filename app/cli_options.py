@@ -1,5 +1,6 @@
-"""Options that several commands have."""
+"""What several commands have: options, and tables."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -13,3 +14,11 @@ config_option = click.option(
     show_default=True,
     help="The config that is meant.",
 )
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows below their headings, in columns."""
+    table = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -11,7 +11,7 @@ from app.access.keys import ALL, Key, read_key
 from app.access.keys_file import KeysError, add_key, as_document, as_yaml, read_keys
 from app.access.secret import digest, new_secret
 from app.access.settings import KeyRecord
-from app.cli_options import as_json
+from app.cli_options import as_json, print_table
 from deployments.errors import dotted, sentence
 
 HEADS = ("NAME", "TENANT", "MODELS", "ADMIN", "REQUESTS/MIN", "TOKENS/MIN", "CONCURRENT")
@@ -67,10 +67,7 @@ def list_keys(file: Path, json_: bool) -> None:
     if json_:
         click.echo(json.dumps({"keys": [_document(key) for key in keys]}, indent=2))
         return
-    table = [HEADS, *map(_row, keys)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(HEADS, map(_row, keys))
 
 
 def _document(key: Key) -> dict[str, Any]:

@@ -9,9 +9,11 @@ import click
 from pydantic import ValidationError
 
 from app.check import check_file
-from app.cli_options import as_json, config_option
+from app.cli_options import as_json, config_option, print_table
 from app.routing.explain import ConfiguredPools, Explanation, explain, read_examples
 from deployments.errors import dotted, sentence
+
+HEADS = ("request", "type", "pool", "engine", "why", "passed over")
 
 
 @click.group("route")
@@ -30,7 +32,8 @@ def explain_command(request_file: IO[bytes], config: Path, down: tuple[str, ...]
     \b
     REQUEST is a JSON file ("-": standard input). It holds a request's body; or
     {"body": {...}, "path": "/v1/...", "headers": {...}, "key": "its name"};
-    or a list of these; or one on each line.
+    or a list of these; or one on each line. Several are shown as a table,
+    where "name" is what a request is called.
     """
     checked = check_file(config)
     if checked.problems or checked.ingress is None:
@@ -51,9 +54,17 @@ def explain_command(request_file: IO[bytes], config: Path, down: tuple[str, ...]
     if json_:
         documents = [each.model_dump() for each in found]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
+    elif len(found) == 1:
+        click.echo(_text(found[0]))
     else:
-        click.echo("\n\n".join(map(_text, found)))
+        print_table(HEADS, map(_row, found))
     sys.exit(1 if any(each.error for each in found) else 0)
+
+
+def _row(found: Explanation) -> tuple[str, ...]:
+    passed = "; ".join(f"{over['pool']}: {over['why']}" for over in found.passed_over)
+    where = (found.request_type, found.pool, found.engine)
+    return found.name, *(each or "-" for each in where), found.error or found.reason, passed or "-"
 
 
 def _text(found: Explanation) -> str:

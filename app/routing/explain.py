@@ -25,6 +25,7 @@ class Example(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    name: str = ""  # what a table calls it
     body: dict[str, Any]
     path: str = "/v1/chat/completions"
     headers: dict[str, str] = Field({})
@@ -35,6 +36,7 @@ class Example(BaseModel):
 class Explanation(BaseModel):
     """Where a request goes, and why."""
 
+    name: str
     request_type: str | None = None
     pool: str | None = None
     engine: str | None = None
@@ -67,8 +69,8 @@ def _view(name: str, pool: PoolConfig, down: bool) -> PoolView:
 
 
 def read_examples(text: bytes) -> Iterator[Example]:
-    """The requests of a file: a request's body; or an object with `body`, and `path`, `headers`, `key` or `tenant`; or
-    a list of either; or one on each line.
+    """The requests of a file: a request's body; or an object with `body`, and `path`, `headers`, `key`, `tenant` or
+    `name`; or a list of either; or one on each line.
 
     Raises:
         ValueError: it holds none, or one that isn't right; pydantic's error is one.
@@ -85,13 +87,15 @@ def read_examples(text: bytes) -> Iterator[Example]:
 def explain(config: RoutingConfig, examples: Sequence[Example], pools: ConfiguredPools) -> Iterator[Explanation]:
     """Where each request goes; one after the other, so that what begins as one before it counts as seen."""
     seen = Seen()
-    for example in examples:
+    for number, example in enumerate(examples, 1):
+        name = example.name or str(number)
         headers = [(name.lower().encode(), value.encode()) for name, value in example.headers.items()]
         caller = Caller(example.key, example.tenant)
         try:
-            yield _told(route(config, _endpoint(example.path), to_json(example.body), headers, pools, seen, caller))
+            routed = route(config, _endpoint(example.path), to_json(example.body), headers, pools, seen, caller)
+            yield _told(name, routed)
         except ApiError as error:
-            yield Explanation(error=f"{error.status}: {error.message}")
+            yield Explanation(name=name, error=f"{error.status}: {error.message}")
 
 
 def _endpoint(path: str) -> Endpoint:
@@ -102,9 +106,10 @@ def _no_endpoint(path: str) -> NoReturn:
     raise ApiError(404, f"No such endpoint: {path}.")
 
 
-def _told(routed: Routed) -> Explanation:
+def _told(name: str, routed: Routed) -> Explanation:
     pools = routed.decision.pools
     return Explanation(
+        name=name,
         request_type=routed.kind,
         pool=pools[0].name if pools else None,
         engine=pools[0].engine if pools else None,

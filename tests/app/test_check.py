@@ -490,11 +490,12 @@ JUNK: list[Any] = [None, True, 0, -1, 1.5, "", "junk", [], [1], {}, {"junk": 1},
 SHIPPED_DOCUMENTS = [yaml.safe_load(path.read_text()) for path in SHIPPED]
 # What a user may call as he likes: the models.
 NAMES = {
-    model
+    name
     for document in SHIPPED_DOCUMENTS
     for application in document["applications"]
     for deployment in application.get("deployments", ())
-    for model in deployment.get("user_config", {}).get("models", ())
+    for named in ("models", "aliases")
+    for name in deployment.get("user_config", {}).get(named, ())
 }
 
 

@@ -81,7 +81,8 @@ async def test_a_full_queue_turns_away_at_once_and_says_which_limit() -> None:
     assert time.perf_counter() - began_s < 0.05
     assert (error.status, error.code, error.type) == (429, "queue_full", "rate_limit_error")
     assert error.message == (
-        "The server is busy: max_concurrent of pool 'p' is reached, and no more chat requests may wait. Try again in 2 s."
+        "The server is busy: max_concurrent of pool 'p' is reached, and no more chat requests may wait. "
+        "Try again in 2 s."
     )
     assert error.headers == {"retry-after": "2"}
     waiting.cancel()

@@ -119,6 +119,7 @@ def explained(*bodies: Any, down: tuple[str, ...] = (), **more: Any) -> list[dic
 def test_a_config_explains_where_a_request_goes() -> None:
     (found,) = explained({"model": "m", "messages": MESSAGES}, down=("t",))
     assert found == {
+        "name": "1",
         "request_type": "chat",
         "pool": "v",
         "engine": "simulated",
