@@ -1,5 +1,6 @@
 """What is under way against what may be: counting, nothing else."""
 
+import math
 from dataclasses import dataclass
 
 from app.admission.settings import LimitConfig
@@ -32,6 +33,11 @@ def share_of(limit: int | None, place: Place) -> int | None:
     return max(1, whole + (place.rank < rest))
 
 
+def without(headroom: float, limit: int) -> int:
+    """What is left of a limit of at least 1: itself at least 1, or the patient would never have their turn."""
+    return max(1, math.floor(limit * (1 - headroom) + 0.5))
+
+
 class Budget:
     """Of a pool or a model, in this process."""
 
@@ -47,25 +53,22 @@ class Budget:
         self.largest = limit.max_tokens_in_flight  # of one request: it may be larger than a share, where it is alone
         self.most_queued = (share_of(limit.max_queued, place) or 0) if limit.max_queued else 0
 
+    def may_queue(self, waiting: int, headroom: float) -> bool:
+        """Whether one more may wait."""
+        return bool(self.most_queued) and waiting < without(headroom, self.most_queued)
+
     @property
     def limits(self) -> bool:
         return self.most_running is not None or self.most_tokens is not None
 
-    def lacks(self, cost: Cost) -> str | None:
-        """The limit that a request doesn't fit into now; None if it fits."""
-        if self.most_running is not None and self.running + cost.requests > self.most_running:
+    def lacks(self, cost: Cost, headroom: float = 0.0) -> str | None:
+        """The limit that a request doesn't fit into now, if it has to leave a part of it free; None if it fits."""
+        if self.most_running is not None and self.running + cost.requests > without(headroom, self.most_running):
             return "max_concurrent"
-        if self.most_tokens is not None and self.tokens and self.tokens + cost.tokens > self.most_tokens:
+        most = None if self.most_tokens is None else self.most_tokens * (1 - headroom)
+        if most is not None and self.tokens and self.tokens + cost.tokens > most:
             return "max_tokens_in_flight"
         return None
-
-    def beyond(self, whole: "Budget", part: float, cost: Cost) -> bool:
-        """Whether this would take more than a part of a whole budget. One request at a time it always may."""
-        if not self.running:
-            return False
-        running = whole.most_running is not None and self.running + cost.requests > whole.most_running * part
-        tokens = whole.most_tokens is not None and self.tokens + cost.tokens > whole.most_tokens * part
-        return running or tokens
 
     def too_large(self, cost: Cost) -> bool:
         """Whether a request couldn't even be answered alone."""

@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,8 +17,6 @@ from deployments.errors import ApiError
 NO_LIMIT = LimitConfig()
 FIRST_GUESS_S = 1.0  # that a request takes, until one has ended
 LONGEST_S = 600  # that a client is told to wait
-# Types that may take but a part of a pool, and whose parts each of them counts in.
-PATIENT: dict[RequestType, tuple[RequestType, ...]] = {"batch": ("batch",), "offline": ("batch", "offline")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,15 @@ class _PoolGate:
         self.budget = budget
         self.waiting: Waiting[_Waiter] = Waiting()
         self.queued: Counter[RequestType] = Counter()  # those that wait
-        self.patient = {kind: Budget(NO_LIMIT) for kind in PATIENT}  # what they have under way
         self.takes_s = FIRST_GUESS_S  # a request, on average
+
+    def ahead_of(self, kind: RequestType) -> int:
+        """How many wait whose turn comes before that of a request that comes now."""
+        return sum(count for other, count in self.queued.items() if PRIORITY[other] <= PRIORITY[kind])
 
     def retry_after_s(self, kind: RequestType) -> int:
         """When a request that comes now would have its turn, as far as the last ones tell."""
-        ahead = sum(count for other, count in self.queued.items() if PRIORITY[other] <= PRIORITY[kind])
-        expected_s = (ahead + 1) * self.takes_s / max(1, self.budget.running)
+        expected_s = (self.ahead_of(kind) + 1) * self.takes_s / max(1, self.budget.running)
         return max(1, min(LONGEST_S, math.ceil(expected_s)))
 
 
@@ -86,7 +86,7 @@ class Gate:
     def __init__(self, config: AdmissionConfig | None = None, place: Place = ALONE) -> None:
         self._pools: dict[str, _PoolGate] = {}
         self._models: dict[str, Budget] = {}
-        self._queued: defaultdict[str, Counter[RequestType]] = defaultdict(Counter)  # by model
+        self._queued: Counter[str] = Counter()  # by model
         self.place = place
         self.set(config or AdmissionConfig())
 
@@ -128,7 +128,7 @@ class Gate:
         if model is not None and model.too_large(who.cost):
             raise _too_large(who.cost, [], model)
         for pool in there:
-            if not len(pool.waiting) and not pool.budget.too_large(who.cost) and self._lack(pool, who) is None:
+            if not pool.ahead_of(who.kind) and not pool.budget.too_large(who.cost) and self._lack(pool, who) is None:
                 return self._take(pool, who)
         return await self._wait(self._to_wait_for(there, who), who)
 
@@ -136,9 +136,8 @@ class Gate:
         turn: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         began_s = time.monotonic()
         leave = pool.waiting.add(_Waiter(who, turn), who.kind, who.key, who.cost.tokens)
-        queues = (pool.queued, self._queued[who.model])
-        for queue in queues:
-            queue[who.kind] += 1
+        pool.queued[who.kind] += 1
+        self._queued[who.model] += 1
         self._let_in(pool)  # it may go past those that wait
         try:
             async with asyncio.timeout(self.config.timeouts.queue_s):
@@ -151,8 +150,8 @@ class Gate:
                 raise self._too_late(pool, who.kind) from None
             raise
         finally:
-            for queue in queues:
-                queue[who.kind] -= 1
+            pool.queued[who.kind] -= 1
+            self._queued[who.model] -= 1
         ticket.waited_s = time.monotonic() - began_s
         return ticket
 
@@ -174,20 +173,21 @@ class Gate:
     def _budgets(self, pool: _PoolGate, who: Applicant) -> list[Budget]:
         """All that a request counts in."""
         model = self._models.get(who.model)
-        patient = [pool.patient[kind] for kind in PATIENT.get(who.kind, ())]
-        return [pool.budget, *([model] if model else []), *patient]
+        return [pool.budget] if model is None else [pool.budget, model]
 
     def _lack(self, pool: _PoolGate, who: Applicant) -> _Lack | None:
         """Why a request can't be let in now; None if it can."""
-        if (limit := pool.budget.lacks(who.cost)) is not None:
+        if (limit := self._limit(pool.budget, who)) is not None:
             return _Lack(f"{limit} of pool '{pool.name}'")
-        for kind in PATIENT.get(who.kind, ()):
-            if pool.patient[kind].beyond(pool.budget, self._share(kind), who.cost):
-                return _Lack(f"the share of {kind} requests in pool '{pool.name}'")
         model = self._models.get(who.model)
-        if model is not None and (limit := model.lacks(who.cost)) is not None:
+        if model is not None and (limit := self._limit(model, who)) is not None:
             return _Lack(f"{limit} of model '{who.model}'", of_model=True)
         return None
+
+    def _limit(self, budget: Budget, who: Applicant) -> str | None:
+        """The limit that a request doesn't fit into, and whether that is for what it leaves free."""
+        limit = budget.lacks(who.cost, self.config.headroom.of(who.kind))
+        return limit if limit is None or budget.lacks(who.cost) else f"{limit} less headroom.{who.kind}"
 
     def _take(self, pool: _PoolGate, who: Applicant) -> Ticket:
         for budget in self._budgets(pool, who):
@@ -219,26 +219,13 @@ class Gate:
         large_enough = [pool for pool in pools if not pool.budget.too_large(who.cost)]
         if not large_enough:
             raise _too_large(who.cost, [pool.budget for pool in pools], model)
-        if model is not None and model.limits and not self._may_queue(self._queued[who.model], model, who.kind):
+        headroom = self.config.headroom.of(who.kind)
+        if model is not None and model.limits and not model.may_queue(self._queued[who.model], headroom):
             raise self._full(first, who, f"max_queued of model '{who.model}'")
         for pool in large_enough:
-            if self._may_queue(pool.queued, pool.budget, who.kind):
+            if pool.budget.may_queue(len(pool.waiting), headroom):
                 return pool
         raise self._full(first, who, f"max_queued of pool '{first.name}'")
-
-    def _may_queue(self, queue: Mapping[RequestType, int], budget: Budget, kind: RequestType) -> bool:
-        """Whether one more may wait. Of those that can wait, only so many that there is room for the others."""
-        if sum(queue.values()) >= budget.most_queued:
-            return False
-        for patient in PATIENT.get(kind, ()):
-            waiting = sum(queue[other] for other, parts in PATIENT.items() if patient in parts)
-            if waiting and waiting + 1 > budget.most_queued * self._share(patient):
-                return False
-        return True
-
-    def _share(self, kind: RequestType) -> float:
-        part: float = getattr(self.config.shares, kind)
-        return part
 
     def _full(self, pool: _PoolGate, who: Applicant, queue: str) -> ApiError:
         """The refusal of a request that may not even wait. `queue` is the limit where nothing else is lacking."""

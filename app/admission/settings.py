@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.routing.settings import RequestType
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -29,14 +31,16 @@ class LimitConfig(BaseModel):
         return self.max_concurrent is not None or self.max_tokens_in_flight is not None
 
 
-class PriorityShares(BaseModel):
-    """What part of a pool's limits, and of its queue, the patient types of requests may take, so that there is room for
-    the others."""
+class HeadroomConfig(BaseModel):
+    """What part of every limit, and of every queue, a patient request leaves free, so that others find room."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    batch: Share = Field(0.8, description="Of `batch` and `offline` together.")
-    offline: Share = Field(0.5, description="Of `offline`.")
+    batch: Share = Field(0.2, description="A `batch` request.")
+    offline: Share = Field(0.5, description="An `offline` request.")
+
+    def of(self, kind: RequestType) -> float:
+        return self.batch if kind == "batch" else self.offline if kind == "offline" else 0.0
 
 
 class TimeoutsConfig(BaseModel):
@@ -57,7 +61,11 @@ class AdmissionConfig(BaseModel):
 
     pools: dict[str, LimitConfig] = Field({}, description="Limits of pools, by name.")
     models: dict[str, LimitConfig] = Field({}, description="Limits of models, by name, over all their pools.")
-    shares: PriorityShares = Field(PriorityShares(), description="What is left free for interactive requests.")
+    headroom: HeadroomConfig = Field(
+        HeadroomConfig(),
+        description="What part of each limit, and of each queue, a request that can wait leaves free for those that "
+        "can't.",
+    )
     default_max_tokens: int = Field(
         512, ge=1, description="Tokens that a request counts for which doesn't say how many it may generate."
     )

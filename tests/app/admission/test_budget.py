@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.admission.budget import Budget, Cost, Place, share_of
+from app.admission.budget import Budget, Cost, Place, share_of, without
 from app.admission.settings import LimitConfig
 
 
@@ -60,18 +60,27 @@ def test_limits_change_while_requests_are_under_way() -> None:
     assert budget.lacks(Cost(1)) is None
 
 
-def test_a_part_of_a_budget() -> None:
-    whole, patient = Budget(LimitConfig(max_concurrent=10, max_tokens_in_flight=1000)), Budget(LimitConfig())
+def test_some_leave_a_part_free() -> None:
+    budget = Budget(LimitConfig(max_concurrent=10, max_tokens_in_flight=1000))
     for _ in range(5):
-        assert not patient.beyond(whole, 0.5, Cost(1))
-        patient.take(Cost(1))
-    assert patient.beyond(whole, 0.5, Cost(1))
-    assert not patient.beyond(whole, 0.6, Cost(1))
-    assert patient.beyond(whole, 0.6, Cost(596))
+        assert budget.lacks(Cost(1), headroom=0.5) is None
+        budget.take(Cost(1))
+    assert budget.lacks(Cost(1), headroom=0.5) == "max_concurrent"
+    assert budget.lacks(Cost(1), headroom=0.4) is None
+    assert budget.lacks(Cost(596), headroom=0.4) == "max_tokens_in_flight"
+    assert budget.lacks(Cost(995)) is None
 
 
-def test_one_patient_request_may_always_run() -> None:
-    whole, patient = Budget(LimitConfig(max_concurrent=1)), Budget(LimitConfig())
-    assert not patient.beyond(whole, 0.0, Cost(1))
-    patient.take(Cost(1))
-    assert patient.beyond(whole, 0.0, Cost(1))
+@pytest.mark.parametrize("limit", [1, 2, 3, 10, 256])
+@pytest.mark.parametrize("headroom", [0.0, 0.2, 0.5, 1.0])
+def test_however_much_is_left_free_one_may_run_and_one_may_wait(limit: int, headroom: float) -> None:
+    budget = Budget(LimitConfig(max_concurrent=limit, max_queued=limit))
+    assert budget.lacks(Cost(10), headroom) is None and budget.may_queue(0, headroom)
+    assert without(headroom, limit) == max(1, round(limit * (1 - headroom) + 1e-9))
+
+
+def test_a_queue_has_so_many_places() -> None:
+    budget = Budget(LimitConfig(max_concurrent=1, max_queued=10))
+    assert [budget.may_queue(waiting, 0.5) for waiting in (4, 5)] == [True, False]
+    assert [budget.may_queue(waiting, 0.0) for waiting in (9, 10)] == [True, False]
+    assert not Budget(LimitConfig(max_concurrent=1, max_queued=0)).may_queue(0, 0.0)

@@ -193,27 +193,41 @@ async def test_chat_goes_past_those_that_can_wait() -> None:
 
 async def test_offline_leaves_room_for_chat() -> None:
     there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 100}})
-    offline = [await there.enter(["p"], who("offline")) for _ in range(5)]
+    tickets = [await there.enter(["p"], who("offline")) for _ in range(5)]
     blocked = await waits(there, who("offline"))
-    chats = [await there.enter(["p"], who("chat")) for _ in range(5)]
-    assert [ticket.waited_s < 0.05 for ticket in chats] == [True] * 5
-    chats[0].give_back()
-    await asyncio.sleep(0)
-    assert not blocked.done()  # there is room, but not for offline
-    offline[0].give_back()
+    tickets += [await there.enter(["p"], who("chat")) for _ in range(5)]
+    assert max(ticket.waited_s for ticket in tickets) < 0.05
+    for ticket in tickets[:5]:
+        ticket.give_back()
+        await asyncio.sleep(0)
+        assert not blocked.done()  # there is room, but not for offline
+    tickets[5].give_back()
     assert (await soon(blocked)).pool == "p"
 
 
-async def test_batch_and_offline_together_leave_room_too() -> None:
+async def test_what_others_have_under_way_counts() -> None:
     there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 0}})
-    for _ in range(4):
-        await there.enter(["p"], who("offline"))
-    for _ in range(4):
-        await there.enter(["p"], who("batch"))
-    for kind in ("batch", "offline"):
+    patient: list[tuple[RequestType, int]] = [("offline", 5), ("batch", 3)]
+    for kind, more in patient:
+        for _ in range(more):
+            await there.enter(["p"], who("batch"))
         error = await refused(there, who(kind))
-        assert "the share of batch requests in pool 'p'" in error.message
-    await there.enter(["p"], who("chat"))
+        assert f"max_concurrent less headroom.{kind} of pool 'p' is reached" in error.message
+    for _ in range(2):
+        await there.enter(["p"], who("chat"))
+    assert "busy: max_concurrent of pool 'p' is reached" in (await refused(there, who("batch"))).message
+
+
+async def test_chat_has_room_though_the_queue_is_full() -> None:
+    there = gate(pools={"p": {"max_concurrent": 4, "max_queued": 2}}, headroom={"batch": 0.5})
+    for _ in range(2):
+        await there.enter(["p"], who("batch"))
+    waiting = [await waits(there, who("batch"))]
+    assert there._pools["p"].budget.may_queue(1, 0.0)
+    there.set(AdmissionConfig.model_validate({"pools": {"p": {"max_concurrent": 4, "max_queued": 1}}}))
+    assert not there._pools["p"].budget.may_queue(1, 0.0)
+    assert (await there.enter(["p"], who())).waited_s == 0.0
+    waiting[0].cancel()
 
 
 async def test_those_that_can_wait_leave_places_in_the_queue() -> None:
@@ -229,7 +243,7 @@ async def test_those_that_can_wait_leave_places_in_the_queue() -> None:
 
 
 async def test_of_those_that_can_wait_one_always_may() -> None:
-    there = gate(**one(max_queued=2), shares={"offline": 0})
+    there = gate(**one(max_queued=2), headroom={"offline": 1})
     await there.enter(["p"], who())
     await waits(there, who("offline"))
     await refused(there, who("offline"))
@@ -341,6 +355,6 @@ async def test_counts_never_leak() -> None:
     assert let_in > 50
     for pool in there._pools.values():
         assert (pool.budget.running, pool.budget.tokens, len(pool.waiting)) == (0, 0, 0)
-        assert all(not budget.running and not budget.tokens for budget in pool.patient.values())
+        assert not any(pool.queued.values())
     assert all(not budget.running for budget in there._models.values())
-    assert not any(map(any, (queue.values() for queue in there._queued.values())))
+    assert not any(there._queued.values())
