@@ -37,7 +37,7 @@ class HeadroomConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     batch: Share = Field(0.2, description="A `batch` request.")
-    offline: Share = Field(0.5, description="An `offline` request.")
+    offline: Share = Field(0.25, description="An `offline` request.")
 
     def of(self, kind: RequestType) -> float:
         return self.batch if kind == "batch" else self.offline if kind == "offline" else 0.0

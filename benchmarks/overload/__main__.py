@@ -73,8 +73,8 @@ def measure(admission: dict[str, Any], calm_s: float, overload_s: float, seed: i
 def main(calm_s: float, overload_s: float, rows: str, seed: int, as_json: bool, picture: Path | None) -> None:
     """Ten times more requests than a pool can answer: who waits, who is turned away, and what chat feels of it.
 
-    A simulated pool answers 32 requests at a time. Chat comes all the time, at two fifths of what the pool can do; for
-    a while batch and offline requests come too, at 9.6 times. Without limits, all of them are in the engine's queue.
+    A simulated pool answers 32 requests at a time. Chat comes all the time, at 0.3 of what the pool can do; for a
+    while batch requests come too, at 0.2, and offline ones, at 9.5. Without limits, all are in the engine's queue.
     """
     wanted = [name.strip() for name in rows.split(",")]
     if unknown := [name for name in wanted if name not in ROWS]:

@@ -22,8 +22,8 @@ class Kind:
         return self.load * SLOTS / (self.tokens * TOKEN_S)
 
 
-# Ten times what the pool can do; what can't wait is less than half of it, as an operator would plan.
-MIX = (Kind("chat", 0.4, 50), Kind("batch", 3.2, 100), Kind("offline", 6.4, 100))
+# Ten times what the pool can do. What can't wait fits, as an operator would plan; offline work is without end.
+MIX = (Kind("chat", 0.3, 50), Kind("batch", 0.2, 100), Kind("offline", 9.5, 100))
 
 
 @dataclass(frozen=True, slots=True)

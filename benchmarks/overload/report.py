@@ -1,5 +1,6 @@
 """From figures to a table. Pure functions."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,12 +37,14 @@ def _row_table(name: str, row: Mapping[str, Any]) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
-    shed = sum((list(kind["shed_by"].items()) for kinds in row["phases"].values() for kind in kinds.values()), [])
-    lines += [f"  429 by {limit}: {count}" for limit, count in sorted(shed)]
-    lines += [
-        f"  the pool was busy at {row['used']:.0%} of the overload; the ingress had {row['ingress_rss_mb']['calm']:.0f} MB in the "
-        f"calm, {row['ingress_rss_mb']['most']:.0f} MB at most"
-    ]
+    shed = Counter[str]()
+    for kinds in row["phases"].values():
+        for kind in kinds.values():
+            shed.update(kind["shed_by"])
+    lines += [f"  429 by {limit}: {count}" for limit, count in shed.most_common()]
+    memory = row["ingress_rss_mb"]
+    lines.append(f"  the pool was busy at {row['used']:.0%} of the overload")
+    lines.append(f"  the ingress had {memory['calm']:.0f} MB in the calm, {memory['most']:.0f} MB at most")
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ def test_defaults() -> None:
         "admission": {
             "pools": {},
             "models": {},
-            "headroom": {"batch": 0.2, "offline": 0.5},
+            "headroom": {"batch": 0.2, "offline": 0.25},
             "default_max_tokens": 512,
             "timeouts": {"queue_s": 60.0, "first_token_s": 600.0, "between_tokens_s": 300.0, "total_s": None},
         },

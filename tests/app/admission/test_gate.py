@@ -13,6 +13,8 @@ from app.admission.settings import AdmissionConfig
 from app.routing.settings import RequestType
 from deployments.errors import ApiError
 
+HEADROOM = {"batch": 0.2, "offline": 0.5}
+
 
 def gate(**config: Any) -> Gate:
     return Gate(AdmissionConfig.model_validate(config))
@@ -192,7 +194,7 @@ async def test_chat_goes_past_those_that_can_wait() -> None:
 
 
 async def test_offline_leaves_room_for_chat() -> None:
-    there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 100}})
+    there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 100}}, headroom=HEADROOM)
     tickets = [await there.enter(["p"], who("offline")) for _ in range(5)]
     blocked = await waits(there, who("offline"))
     tickets += [await there.enter(["p"], who("chat")) for _ in range(5)]
@@ -206,7 +208,7 @@ async def test_offline_leaves_room_for_chat() -> None:
 
 
 async def test_what_others_have_under_way_counts() -> None:
-    there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 0}})
+    there = gate(pools={"p": {"max_concurrent": 10, "max_queued": 0}}, headroom=HEADROOM)
     patient: list[tuple[RequestType, int]] = [("offline", 5), ("batch", 3)]
     for kind, more in patient:
         for _ in range(more):
@@ -231,7 +233,7 @@ async def test_chat_has_room_though_the_queue_is_full() -> None:
 
 
 async def test_those_that_can_wait_leave_places_in_the_queue() -> None:
-    there = gate(**one(max_queued=10))
+    there = gate(**one(max_queued=10), headroom=HEADROOM)
     ticket = await there.enter(["p"], who())
     everyone: list[tuple[RequestType, int]] = [("offline", 5), ("batch", 3), ("chat", 2)]
     for kind, places in everyone:
@@ -246,15 +248,15 @@ async def test_of_those_that_can_wait_one_always_may() -> None:
     there = gate(**one(max_queued=2), headroom={"offline": 1})
     await there.enter(["p"], who())
     await waits(there, who("offline"))
-    await refused(there, who("offline"))
+    assert (await refused(there, who("offline"))).status == 429
     await waits(there, who())
 
 
 async def test_a_model_s_queue_has_places_for_chat_too() -> None:
-    there = gate(models={"m": {"max_concurrent": 1, "max_queued": 2}})
+    there = gate(models={"m": {"max_concurrent": 1, "max_queued": 2}}, headroom=HEADROOM)
     await there.enter(["p"], who())
     await waits(there, who("offline"))
-    await refused(there, who("offline"))
+    assert (await refused(there, who("offline"))).status == 429
     await waits(there, who())
 
 
