@@ -53,10 +53,6 @@ class Budget:
         self.largest = limit.max_tokens_in_flight  # of one request: it may be larger than a share, where it is alone
         self.most_queued = (share_of(limit.max_queued, place) or 0) if limit.max_queued else 0
 
-    def may_queue(self, waiting: int, headroom: float) -> bool:
-        """Whether one more may wait."""
-        return bool(self.most_queued) and waiting < without(headroom, self.most_queued)
-
     @property
     def limits(self) -> bool:
         return self.most_running is not None or self.most_tokens is not None

@@ -67,12 +67,12 @@ class _PoolGate:
         self.name = name
         self.budget = budget
         self.waiting: Waiting[_Waiter] = Waiting()
-        self.queued: Counter[RequestType] = Counter()  # those that wait
+        self.queued: Counter[int] = Counter()  # of each priority
         self.takes_s = FIRST_GUESS_S  # a request, on average
 
     def ahead_of(self, kind: RequestType) -> int:
         """How many wait whose turn comes before that of a request that comes now."""
-        return sum(count for other, count in self.queued.items() if PRIORITY[other] <= PRIORITY[kind])
+        return sum(count for priority, count in self.queued.items() if priority <= PRIORITY[kind])
 
     def retry_after_s(self, kind: RequestType) -> int:
         """When a request that comes now would have its turn, as far as the last ones tell."""
@@ -86,7 +86,7 @@ class Gate:
     def __init__(self, config: AdmissionConfig | None = None, place: Place = ALONE) -> None:
         self._pools: dict[str, _PoolGate] = {}
         self._models: dict[str, Budget] = {}
-        self._queued: Counter[str] = Counter()  # by model
+        self._queued: Counter[tuple[str, int]] = Counter()  # by model and priority
         self.place = place
         self.set(config or AdmissionConfig())
 
@@ -136,8 +136,9 @@ class Gate:
         turn: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         began_s = time.monotonic()
         leave = pool.waiting.add(_Waiter(who, turn), who.kind, who.key, who.cost.tokens)
-        pool.queued[who.kind] += 1
-        self._queued[who.model] += 1
+        priority = PRIORITY[who.kind]
+        pool.queued[priority] += 1
+        self._queued[who.model, priority] += 1
         self._let_in(pool)  # it may go past those that wait
         try:
             async with asyncio.timeout(self.config.timeouts.queue_s):
@@ -150,8 +151,8 @@ class Gate:
                 raise self._too_late(pool, who.kind) from None
             raise
         finally:
-            pool.queued[who.kind] -= 1
-            self._queued[who.model] -= 1
+            pool.queued[priority] -= 1
+            self._queued[who.model, priority] -= 1
         ticket.waited_s = time.monotonic() - began_s
         return ticket
 
@@ -219,11 +220,11 @@ class Gate:
         large_enough = [pool for pool in pools if not pool.budget.too_large(who.cost)]
         if not large_enough:
             raise _too_large(who.cost, [pool.budget for pool in pools], model)
-        headroom = self.config.headroom.of(who.kind)
-        if model is not None and model.limits and not model.may_queue(self._queued[who.model], headroom):
+        priority = PRIORITY[who.kind]
+        if model is not None and model.limits and self._queued[who.model, priority] >= model.most_queued:
             raise self._full(first, who, f"max_queued of model '{who.model}'")
         for pool in large_enough:
-            if pool.budget.may_queue(len(pool.waiting), headroom):
+            if pool.queued[priority] < pool.budget.most_queued:
                 return pool
         raise self._full(first, who, f"max_queued of pool '{first.name}'")
 

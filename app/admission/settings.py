@@ -17,7 +17,10 @@ class LimitConfig(BaseModel):
 
     max_concurrent: int | None = Field(None, ge=1, description="Most requests that are being answered.")
     max_queued: int = Field(
-        256, ge=0, description="Most requests that wait for one of those to end; a further one is a 429."
+        256,
+        ge=0,
+        description="Most requests that wait for one of those to end; a further one is a 429. So many of each: "
+        "interactive, `batch` and `offline` ones.",
     )
     max_tokens_in_flight: int | None = Field(
         None,
@@ -32,7 +35,7 @@ class LimitConfig(BaseModel):
 
 
 class HeadroomConfig(BaseModel):
-    """What part of every limit, and of every queue, a patient request leaves free, so that others find room."""
+    """What part of every limit a patient request leaves free, so that others find room."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,8 +66,7 @@ class AdmissionConfig(BaseModel):
     models: dict[str, LimitConfig] = Field({}, description="Limits of models, by name, over all their pools.")
     headroom: HeadroomConfig = Field(
         HeadroomConfig(),
-        description="What part of each limit, and of each queue, a request that can wait leaves free for those that "
-        "can't.",
+        description="What part of each limit a request that can wait leaves free for those that can't.",
     )
     default_max_tokens: int = Field(
         512, ge=1, description="Tokens that a request counts for which doesn't say how many it may generate."

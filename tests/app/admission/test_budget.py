@@ -73,14 +73,6 @@ def test_some_leave_a_part_free() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 256])
 @pytest.mark.parametrize("headroom", [0.0, 0.2, 0.5, 1.0])
-def test_however_much_is_left_free_one_may_run_and_one_may_wait(limit: int, headroom: float) -> None:
-    budget = Budget(LimitConfig(max_concurrent=limit, max_queued=limit))
-    assert budget.lacks(Cost(10), headroom) is None and budget.may_queue(0, headroom)
+def test_however_much_is_left_free_one_may_run(limit: int, headroom: float) -> None:
+    assert Budget(LimitConfig(max_concurrent=limit)).lacks(Cost(10), headroom) is None
     assert without(headroom, limit) == max(1, round(limit * (1 - headroom) + 1e-9))
-
-
-def test_a_queue_has_so_many_places() -> None:
-    budget = Budget(LimitConfig(max_concurrent=1, max_queued=10))
-    assert [budget.may_queue(waiting, 0.5) for waiting in (4, 5)] == [True, False]
-    assert [budget.may_queue(waiting, 0.0) for waiting in (9, 10)] == [True, False]
-    assert not Budget(LimitConfig(max_concurrent=1, max_queued=0)).may_queue(0, 0.0)

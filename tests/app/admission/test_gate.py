@@ -220,44 +220,34 @@ async def test_what_others_have_under_way_counts() -> None:
     assert "busy: max_concurrent of pool 'p' is reached" in (await refused(there, who("batch"))).message
 
 
-async def test_chat_has_room_though_the_queue_is_full() -> None:
-    there = gate(pools={"p": {"max_concurrent": 4, "max_queued": 2}}, headroom={"batch": 0.5})
-    for _ in range(2):
-        await there.enter(["p"], who("batch"))
-    waiting = [await waits(there, who("batch"))]
-    assert there._pools["p"].budget.may_queue(1, 0.0)
-    there.set(AdmissionConfig.model_validate({"pools": {"p": {"max_concurrent": 4, "max_queued": 1}}}))
-    assert not there._pools["p"].budget.may_queue(1, 0.0)
-    assert (await there.enter(["p"], who())).waited_s == 0.0
-    waiting[0].cancel()
-
-
-async def test_those_that_can_wait_leave_places_in_the_queue() -> None:
-    there = gate(**one(max_queued=10), headroom=HEADROOM)
+async def test_those_that_can_wait_take_no_place_in_the_queue_from_others() -> None:
+    there = gate(**one(max_queued=2))
     ticket = await there.enter(["p"], who())
-    everyone: list[tuple[RequestType, int]] = [("offline", 5), ("batch", 3), ("chat", 2)]
-    for kind, places in everyone:
-        for _ in range(places):
+    everyone: list[RequestType] = ["offline", "batch", "chat"]
+    for kind in everyone:
+        for _ in range(2):
             await waits(there, who(kind))
         error = await refused(there, who(kind))
-        assert f"no more {kind} requests may wait" in error.message
+        assert error.status == 429 and f"no more {kind} requests may wait" in error.message
+    assert (await refused(there, who("multi_turn"))).status == 429  # as urgent as chat
     ticket.give_back()
 
 
-async def test_of_those_that_can_wait_one_always_may() -> None:
-    there = gate(**one(max_queued=2), headroom={"offline": 1})
+async def test_nor_in_a_model_s() -> None:
+    there = gate(models={"m": {"max_concurrent": 1, "max_queued": 1}})
     await there.enter(["p"], who())
-    await waits(there, who("offline"))
-    assert (await refused(there, who("offline"))).status == 429
-    await waits(there, who())
+    everyone: list[RequestType] = ["offline", "chat"]
+    for kind in everyone:
+        await waits(there, who(kind))
+        assert (await refused(there, who(kind))).status == 429
 
 
-async def test_a_model_s_queue_has_places_for_chat_too() -> None:
-    there = gate(models={"m": {"max_concurrent": 1, "max_queued": 2}}, headroom=HEADROOM)
-    await there.enter(["p"], who())
+async def test_chat_goes_past_those_that_wait_for_headroom() -> None:
+    there = gate(pools={"p": {"max_concurrent": 4, "max_queued": 1}}, headroom=HEADROOM)
+    for _ in range(2):
+        await there.enter(["p"], who("offline"))
     await waits(there, who("offline"))
-    assert (await refused(there, who("offline"))).status == 429
-    await waits(there, who())
+    assert (await there.enter(["p"], who())).waited_s == 0.0
 
 
 async def test_when_to_come_again_depends_on_who_goes_first() -> None:
