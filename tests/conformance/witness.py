@@ -100,5 +100,7 @@ def joined(server: Server) -> Iterator[Any]:
 
     assert ray._private.ray_constants.ENABLE_RAY_CLUSTER is False, "Ray was imported before this was asked for"
     address = server.gcs_address()
-    yield ray.init(address=address, namespace="serve", log_to_driver=False, logging_level=logging.ERROR)
-    ray.shutdown()
+    try:
+        yield ray.init(address=address, namespace="serve", log_to_driver=False, logging_level=logging.ERROR)
+    finally:
+        ray.shutdown()
