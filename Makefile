@@ -39,6 +39,9 @@ bench-gateway: .venv/installed ## What gateways cost on the same work: a table, 
 bench-throughput: .venv/installed ## vLLM's tokens a second through the ingress, beside itself called in process
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)
 
+bench-overload: .venv/installed ## Ten times more requests than a pool can answer: a table, or ARGS="--json --plot overload.png"
+	@$(BIN)/python -m benchmarks.overload $(ARGS)
+
 bench-replica-choice: .venv/installed ## What the choice of replicas does to prefix caches and load, simulated: a table, or ARGS=--json
 	@$(BIN)/python -m benchmarks.replica_choice $(ARGS)
 
@@ -46,4 +49,4 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test conformance bench-gateway bench-throughput bench-replica-choice docs
+.PHONY: help install serve lint test conformance bench-gateway bench-throughput bench-overload bench-replica-choice docs
