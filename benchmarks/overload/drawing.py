@@ -46,7 +46,7 @@ def _under_way(axes: Any, outcomes: Sequence[Mapping[str, Any]]) -> None:
     counts = [
         [
             sum(
-                one["kind"] == kind and bool(one["first_s"]) and one["first_s"] <= at_s <= (one["ended_s"] or at_s)
+                one["kind"] == kind and bool(one["first_s"]) and one["first_s"] <= at_s <= one["ended_s"]
                 for one in outcomes
             )
             for at_s in times

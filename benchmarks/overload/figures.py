@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.gateway.figures import quantile
-from benchmarks.overload.load import Outcome
+from benchmarks.overload.load import GAVE_UP, Outcome
 from benchmarks.overload.mix import SLOTS
 
 LIMIT = re.compile(r"busy: (.+) is reached")
@@ -37,8 +37,8 @@ def figures(outcomes: Iterable[Outcome]) -> Figures:
     there = list(outcomes)
     answered = [one for one in there if one.status == 200 and one.error is None]
     shed = [one for one in there if one.status == 429 and one.retry_after_s]
-    late = [one for one in there if one.status == 504]
-    unanswered = [one for one in there if one.ended_s is None and one.error and one.error.startswith("no whole answer")]
+    late = [one for one in there if one.status == 504 and one.error != GAVE_UP]
+    unanswered = [one for one in there if one.error == GAVE_UP]
     ttft = [(one.first_s - one.sent_s) * 1000 for one in answered if one.first_s is not None]
     queued = [one.queued_ms for one in answered if one.queued_ms is not None]
     refused = [(one.answered_s - one.sent_s) * 1000 for one in shed if one.answered_s is not None]
@@ -75,7 +75,7 @@ def used(outcomes: Iterable[Outcome], begin_s: float, end_s: float) -> float:
     busy_s = 0.0
     for one in outcomes:
         if one.first_s is not None:
-            busy_s += max(0.0, min(one.ended_s or end_s, end_s) - max(one.first_s, begin_s))
+            busy_s += max(0.0, min(one.ended_s, end_s) - max(one.first_s, begin_s))
     return busy_s / (SLOTS * (end_s - begin_s))
 
 

@@ -11,6 +11,7 @@ import aiohttp
 from benchmarks.overload.mix import Arrival, Kind
 
 MODEL = "overloaded"
+GAVE_UP = "its client gave up"
 
 
 @dataclass(slots=True)
@@ -20,10 +21,10 @@ class Outcome:
     kind: str
     phase: str
     sent_s: float
+    ended_s: float = 0.0  # or given up
     status: int | None = None
     answered_s: float | None = None  # the status
     first_s: float | None = None  # the first event
-    ended_s: float | None = None
     queued_ms: float | None = None
     error: str | None = None  # its message, or what became of the connection
     retry_after_s: int | None = None
@@ -57,9 +58,10 @@ async def run(port: int, due: Sequence[Arrival], patience_s: float) -> list[Outc
             ):
                 await _read(answer, outcome)
         except TimeoutError:
-            outcome.error = f"no whole answer within {patience_s:.0f} s"
+            outcome.error = GAVE_UP
         except aiohttp.ClientError as error:
             outcome.error = repr(error)
+        outcome.ended_s = now_s()
         return outcome
 
     async def _read(answer: aiohttp.ClientResponse, outcome: Outcome) -> None:
@@ -76,7 +78,6 @@ async def run(port: int, due: Sequence[Arrival], patience_s: float) -> list[Outc
                 last = (last + chunk)[-32:]
             if not last.endswith(b"data: [DONE]\n\n"):
                 outcome.error = f"the stream ends with {last!r}"
-        outcome.ended_s = now_s()
 
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client, asyncio.TaskGroup() as group:
