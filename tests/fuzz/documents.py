@@ -28,11 +28,17 @@ CHAT: list[Document] = [
         "max_tokens": 2,
         "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}},
     },
+    {
+        "model": "able",
+        "messages": [USER],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+    },
     {"model": "own", "messages": [{"role": "user", "content": [IMAGE]}], "tools": [TOOL], "tool_choice": "auto"},
 ]
 COMPLETIONS: list[Document] = [
     {"prompt": HELLO, "max_tokens": 3},
     {"prompt": [HELLO, "again"], "stream": True, "echo": True, "logprobs": 2, **SAMPLING},
+    {"prompt": HELLO, "max_tokens": 2, "n": 16},
     {"prompt": [1, 2, 3], "max_tokens": 3, "best_of": 1, "suffix": ""},
     {"prompt": [[1, 2], [3]], "max_tokens": 3, "frequency_penalty": 0.5, "model": "able"},
 ]
@@ -40,7 +46,9 @@ DOCUMENTS: Mapping[Endpoint, list[Document]] = {
     "chat/completions": CHAT,
     "completions": COMPLETIONS,
     "responses": [{"model": "own", "input": HELLO, "instructions": HELLO, "max_output_tokens": 3, "stream": True}],
-    "messages": [{"model": "own", "messages": [USER], "system": HELLO, "max_tokens": 3, "tool_choice": {"type": "auto"}}],
+    "messages": [
+        {"model": "own", "messages": [USER], "system": HELLO, "max_tokens": 3, "tool_choice": {"type": "auto"}}
+    ],
     "embeddings": [{"model": "own", "input": [HELLO, "x"], "encoding_format": "base64", "dimensions": 3}],
     "score": [{"model": "own", "text_1": HELLO, "text_2": [HELLO]}],
     "rerank": [{"model": "own", "query": HELLO, "documents": [HELLO, {"text": "x"}], "top_n": 1}],

@@ -9,7 +9,17 @@ from tests.fuzz.inputs import MARKER, Header
 Headers = tuple[Header, ...]
 
 _BYTES = [
-    *(b"", b" ", b"\xff\xfe", "\u00e9\u20ac".encode(), b"\xed\xa0\x80", MARKER.encode(), b"\t", b"x" * 3000, b"\x7f\x01"),
+    *(
+        b"",
+        b" ",
+        b"\xff\xfe",
+        "\u00e9\u20ac".encode(),
+        b"\xed\xa0\x80",
+        MARKER.encode(),
+        b"\t",
+        b"x" * 3000,
+        b"\x7f\x01",
+    ),
     *(b"-1", b"1e400", b"NaN", b"9" * 5000, b"../..", b"a, b", b"?1", b"%00", b"{}", b"\x80" * 50),
 ]
 # An HTTP server lets no line end and no NUL into a value.
@@ -24,11 +34,33 @@ CONTENT_TYPES = [
 _NAMES = [
     *(b"x-request-type", b"x-request-id", b"x-conversation-id", b"authorization", b"x-api-key", b"host", b"accept"),
     *(b"content-length", b"content-encoding", b"transfer-encoding", b"expect", b"cookie", b"origin", b"range", b"te"),
-    *(b"x-forwarded-for", b"x-forwarded-proto", b"upgrade", b"connection", b"traceparent", b"access-control-request-method"),
+    *(
+        b"x-forwarded-for",
+        b"x-forwarded-proto",
+        b"upgrade",
+        b"connection",
+        b"traceparent",
+        b"access-control-request-method",
+    ),
     *(b"x-request-disconnect-disabled", b"x-request-timeout-seconds", b"serve_multiplexed_model_id", b"x", b"!#$%&'*+"),
 ]
 _TYPES = [b"chat", b"batch", b"offline", b"embedding", b"multi_turn", b"CHAT", b"nothing"]
-_HOSTS = [b"x", b"[", b"[::1", b"[::1]:8", b"a:b", b"a@b", b"/", b"?", b"#", b"\xff", b"x" * 300, b"", b"a b", b"[x]:99999"]
+_HOSTS = [
+    b"x",
+    b"[",
+    b"[::1",
+    b"[::1]:8",
+    b"a:b",
+    b"a@b",
+    b"/",
+    b"?",
+    b"#",
+    b"\xff",
+    b"x" * 300,
+    b"",
+    b"a b",
+    b"[x]:99999",
+]
 _KEYS = [f"Bearer {secret}".encode() for secret in SECRETS.values()]
 _SHOWN = [
     *(b"Bearer", b"Bearer ", b"bearer  x", b"Basic eHg6eHg=", b"Bearer eh-" + b"x" * 9000, b"Bearer \xff\xfe", b"eh-x"),

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.access.settings import AccessConfig
 from app.config import IngressConfig
 from app.gateway import Gateway
 from app.ingress import create_app
+from deployments.adapter_store import LiveAdapter
 from deployments.adapters import AdapterSet
 from deployments.engine import Engine, PoolModel
 from deployments.pool import Pool
@@ -81,9 +83,12 @@ async def house(folder: Path) -> AsyncGenerator[House]:
     pools = {}
     for name, (engine, model, choice) in engines.items():
         await engine.start()
-        paths = {"read_live": lambda name=name: store.paths(name)}
-        adapters = AdapterSet(engine, model, folder=str(folder / "adapters"), **paths)
+        live = partial(store.paths, name)
+        adapters = AdapterSet(engine, model, folder=str(folder / "adapters"), read_live=live)
         pools[name] = Pool(engine, engine.__class__.__name__, adapters, choice)
+    # As if it had been loaded live.
+    assert store.claim("tuned", LiveAdapter(path="tuned", model="able", pools=("able",), ready=True))
+    assert not await pools["able"].update_adapters()
     try:
         opened = await _door(pools, store, Access(), AccessConfig())
         locked = await _door(pools, store, Access(host=None), AccessConfig(keys_file=str(_keys(folder))))
@@ -96,6 +101,7 @@ async def house(folder: Path) -> AsyncGenerator[House]:
 async def _door(pools: dict[str, Pool], store: Store, access: Access, config: AccessConfig) -> ASGIApp:
     directory = LocalPools(pools, store)
     await directory.learn()
+    await directory.refresh_adapters()
     gateway = Gateway(directory, access=access)
     gateway.configure(IngressConfig.model_validate({**SETTINGS, "access": config}))
     return create_app(gateway)
@@ -117,6 +123,7 @@ def _adapters(folder: Path) -> Path:
     """A checkpoint, and an adapter of it that may be loaded."""
     base = folder / "base"
     base.mkdir()
+    (base / "config.json").write_text("{}")
     weights = {f"model.layers.0.self_attn.{name}.weight": (width, 12) for name, width in HEADS.items()}
     write_safetensors(base / "model.safetensors", {"model.embed_tokens.weight": (50, 12), **weights})
     write_adapter(folder / "adapters" / "tuned", adapter_shapes(1, 12, HEADS, 8))

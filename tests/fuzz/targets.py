@@ -13,12 +13,43 @@ from tests.fuzz.headers import headers, known
 from tests.fuzz.inputs import Input, Leaves
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "get", "X-Y", "PROPFIND"]
-_PATHS = ["/", "", "//", "/v1", "/v1/", "/v1/models/", "/v1/models", "/health", "/ready", "/docs", "/redoc", "/openapi.json"]
-_PATHS += ["/docs/oauth2-redirect", "/v1/chat/completions/", "/v1/chat", "/v1/../health", "//evil.example/health", "/health/"]
-_PATHS += ["/favicon.ico", "/%00", "/%ff%fe", "/v1/files", "/v1/audio/speech", "/metrics", "/-/healthz", "*", "http://x/health"]
+_PATHS = [
+    "/",
+    "",
+    "//",
+    "/v1",
+    "/v1/",
+    "/v1/models/",
+    "/v1/models",
+    "/health",
+    "/ready",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+]
+_PATHS += [
+    "/docs/oauth2-redirect",
+    "/v1/chat/completions/",
+    "/v1/chat",
+    "/v1/../health",
+    "//evil.example/health",
+    "/health/",
+]
+_PATHS += [
+    "/favicon.ico",
+    "/%00",
+    "/%ff%fe",
+    "/v1/files",
+    "/v1/audio/speech",
+    "/metrics",
+    "/-/healthz",
+    "*",
+    "http://x/health",
+]
 _PATHS += [path for route in ROUTES for path in route.paths]
 _WEIRD = ["", "?", "?a=b&a", "?model=m", "?%ff=%00", "?" + "a" * 4000, "?stream=true", "#x"]
-_LEAVES: list[Leaves] = ["never"] * 18 + ["early", "late"]
+_LEAVES: list[Leaves] = ["never", "early", "late"]
+leaves: SearchStrategy[Leaves] = st.integers(0, 19).map(lambda drawn: _LEAVES[max(0, drawn - 17)])
 
 
 @st.composite
@@ -26,14 +57,14 @@ def posts(draw: DrawFn, paths: tuple[str, ...], documents: list[Document]) -> In
     """Requests that are sent to where they belong."""
     locked = draw(st.integers(0, 3)) == 0
     sent = draw(headers)
-    if locked and draw(st.integers(0, 5)):
+    if locked and draw(st.integers(0, 9)):
         sent = (*sent, *draw(known))
     return Input(
         "POST",
         draw(st.sampled_from(paths)) + (draw(st.sampled_from(_WEIRD)) if draw(st.integers(0, 9)) == 0 else ""),
         sent,
         draw(bodies(documents).flatmap(pieces)),
-        draw(st.sampled_from(_LEAVES)),
+        draw(leaves),
         "locked" if locked else "open",
     )
 
@@ -43,7 +74,9 @@ def models(draw: DrawFn) -> Input:
     """Looking at models."""
     name = draw(names)
     written = name if isinstance(name, str) else repr(name)
-    target = "/v1/models/" + quote(written.encode("utf-8", "surrogatepass"), safe=draw(st.sampled_from(["", "/", "/?#%"])))
+    target = "/v1/models/" + quote(
+        written.encode("utf-8", "surrogatepass"), safe=draw(st.sampled_from(["", "/", "/?#%"]))
+    )
     locked = draw(st.booleans())
     sent = (*draw(headers), *(draw(known) if locked else ()))
     return Input("GET", draw(st.sampled_from([target, "/v1/models"])), sent, door="locked" if locked else "open")
@@ -57,7 +90,7 @@ def anywhere(draw: DrawFn) -> Input:
     body = draw(st.just((b"",)) | bodies(DOCUMENTS["chat/completions"]).flatmap(pieces))
     sent, door = draw(headers), draw(st.sampled_from(["open", "open", "locked"]))
     method = draw(st.sampled_from(_METHODS))
-    return Input(method, target, sent, body, draw(st.sampled_from(_LEAVES)), "locked" if door == "locked" else "open")
+    return Input(method, target, sent, body, draw(leaves), "locked" if door == "locked" else "open")
 
 
 def _quoted(part: str) -> str:
@@ -73,8 +106,7 @@ TARGETS: Mapping[str, tuple[SearchStrategy[Input], float]] = {
         )
         for route in ROUTES
     },
-    "load_lora_adapter": (posts(("/v1/load_lora_adapter",), LOAD), 1.0),
-    "unload_lora_adapter": (posts(("/v1/unload_lora_adapter",), UNLOAD), 0.5),
+    "LoRA adapters": (posts(("/v1/load_lora_adapter",), LOAD) | posts(("/v1/unload_lora_adapter",), UNLOAD), 1.5),
     "/v1/models": (models(), 1.0),
     "other paths": (anywhere(), 1.5),
 }

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from tests.fuzz.logs import Listener, listening
 _GOOD = [Input("POST", path, usual, (json.dumps(document).encode(),)) for path, document in GOOD]
 
 
+STUCK_S = 120  # without the event loop going on: then the whole run is given up
+
+
 class Trial:
     """Asks one house, which goes on from input to input, as a server does."""
 
@@ -35,7 +39,8 @@ class Trial:
 
     def judged(self, asked: Input) -> tuple[Answer, list[str]]:
         """The answer to an input, and what is wrong with it, or with the house since."""
-        return self._runner.run(self._judged(asked))
+        with _no_longer_than(STUCK_S, asked):
+            return self._runner.run(self._judged(asked))
 
     async def _judged(self, asked: Input) -> tuple[Answer, list[str]]:
         answer = await ask(self._house.doors[asked.door], asked)
@@ -46,6 +51,22 @@ class Trial:
             found.append(f"the next good request, {good.target}: {after.status} {after.body[:300]!r}")
         found += [f"the next good request, {good.target}: {fault}" for fault in faults(good, after)]
         return answer, [*found, *self._listener.taken()]
+
+
+@contextmanager
+def _no_longer_than(seconds: int, asked: Input) -> Iterator[None]:
+    """What doesn't return to the event loop is ended by a signal."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"stuck for {seconds} s: {asked}")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

@@ -43,42 +43,88 @@ def nested(depth: int, opening: bytes = b"[", inside: bytes = b"", closing: byte
     return Raw(opening * depth + inside + closing * depth)
 
 
-NUMBERS = [b"1e400", b"-1e400", b"1e-400", b"NaN", b"Infinity", b"-Infinity", b"-0", b"0.1e1", b"01", b"1.", b"+1", b"0x1"]
-HUGE = [str(2**63), str(2**64), str(-(2**63) - 1), "9" * 400, "9" * 4300, "9" * 5001, "0." + "3" * 5000, "1" + "0" * 4299]
-STRINGS = [rb'"\ud800"', rb'"\udfff\ud800"', b'"\xff\xfe"', b'"\xed\xa0\x80"', b'"\x00"', rb'"\u0000"', b'"\xf0\x9f"', b"'x'"]
-BROKEN = [b"", b"tru", b"nul", b'"', b"[", b"{", b"]", b"{]", b"[1,]", b"{,}", b"//", b"undefined", b"\xef\xbb\xbf1"]
+NUMBERS = [b"1e400", b"-1e400", b"1e-400", b"NaN", b"Infinity", b"-Infinity", b"-0", b"0.1e1"]
+# JSON's parser takes integers of 4300 digits, as Python does; one more in what is made of them is a fault.
+HUGE = [
+    *(b"%d" % 2**63, b"%d" % (-(2**63) - 1), b"9" * 400, b"9" * 4300, b"-" + b"9" * 4300),
+    *(b"9" * 5001, b"0." + b"3" * 5000),
+]
+STRINGS = [rb'"\ud800"', rb'"\udfff\ud800"', b'"\xff\xfe"', b'"\xed\xa0\x80"', b'"\x00"', rb'"\u0000"', b'"\xf0\x9f"']
+BROKEN = [b"", b"tru", b"'x'", b'"', b"[", b"{", b"]", b"{]", b"[1,]", b"{,}", b"//", b"undefined", b"\xef\xbb\xbf1"]
+BROKEN += [b"01", b"1.", b"+1", b"0x1"]
+WORDS = ["", " ", "\x00", "\r\nx: y", "\u2028", "\ufeff", "a\u0301", "\U0001f600", MARKER, "<|end|>", "%s{}"]
+LONG = [MARKER + "word " * 3000, "\U0001f600" * 9000, "\u0000" * 5000, "a," * 9000]
 
-raw: SearchStrategy[Any] = st.sampled_from([*NUMBERS, *(each.encode() for each in HUGE), *STRINGS, *BROKEN]).map(Raw)
-deep: SearchStrategy[Any] = st.one_of(
-    st.integers(1, 260).map(nested),
-    st.integers(1, 260).map(lambda depth: nested(depth, b'{"content":', b"1", b"}")),
-    st.integers(1, 90).map(lambda depth: nested(depth, b'[{"text":', b'"x"', b"}]")),
-    st.integers(1, 190).map(lambda depth: nested(depth, b'{"allOf":[', b"{}", b"]}")),
-    st.sampled_from([10_000, 100_000]).map(nested),
-    st.sampled_from([10_000, 100_000]).map(lambda depth: nested(depth, b'{"a":', b"1", b"")),
-)
+Values = SearchStrategy[Any]
+
+
+def one_of(**parts: int) -> Values:
+    """One of the strategies of these names, which come as often as the numbers say. (hypothesis' own `one_of` gives
+    each branch of a branch as much as any other.)"""
+    return st.sampled_from([name for name, part in parts.items() for _ in range(part)]).flatmap(_named)
+
+
+def _named(name: str) -> Values:
+    return _VALUES[name]
+
+
+def _raw(values: list[bytes]) -> Values:
+    return st.sampled_from(values).map(Raw)
+
+
+def _nesting(deepest: int, *around: bytes) -> Values:
+    return st.integers(1, deepest).map(lambda depth: nested(depth, *around))
+
+
 texts: SearchStrategy[str] = st.one_of(
-    st.text(max_size=12),
-    st.sampled_from(["", " ", "\x00", "\r\nx: y", "\u2028", "\ufeff", "a\u0301", "\U0001f600", MARKER, "<|end|>", "%s{}"]),
-    st.integers(1, 40).map(lambda many: MARKER * many),
-    st.sampled_from([MARKER + "word " * 3000, "\U0001f600" * 9000, "\u0000" * 5000]),
+    st.text(max_size=12), st.sampled_from(WORDS), st.integers(1, 40).map(MARKER.__mul__), st.sampled_from(LONG)
 )
-scalars: SearchStrategy[Any] = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 40),
-    st.integers(),
-    st.floats(),
-    texts,
+scalars: Values = st.one_of(st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), texts)
+trees: Values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
 )
-odd: SearchStrategy[Any] = st.one_of(
-    scalars,
-    raw,
-    deep,
-    st.lists(scalars, max_size=4),
-    st.dictionaries(texts, scalars, max_size=3),
-    st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=8
-    ),
-    st.integers(0, 3000).map(lambda many: [0] * many),
+# The parser goes 200 levels deep.
+deep_objects: Values = st.one_of(
+    _nesting(210, b'{"content":', b"1", b"}"),
+    _nesting(95, b'{"allOf":[', b"{}", b"]}"),
+    _nesting(190, b'{"not":', b"{}", b"}"),
+    _nesting(95, b'{"properties":{"a":', b"{}", b"}}"),
 )
+deep_lists: Values = st.one_of(_nesting(210), _nesting(95, b'[{"text":', b'"x"', b"}]"))
+bottomless: Values = st.sampled_from(
+    [nested(10_000), nested(100_000), nested(100_000, b'{"a":', b"1", b""), nested(100_000, b'{"a":', b"1", b"}")]
+)
+numbers: Values = st.one_of(st.integers(-3, 40), st.integers(), st.floats(), _raw(NUMBERS), _raw(HUGE))
+_VALUES: dict[str, Values] = {
+    "scalars": scalars,
+    "texts": texts,
+    "trees": trees,
+    "numbers": numbers,
+    "deep_objects": deep_objects,
+    "deep_lists": deep_lists,
+    "bottomless": bottomless,
+    "zeros": st.integers(0, 3000).map([0].__mul__),
+    "strings": _raw(STRINGS),
+    "broken": _raw(BROKEN),
+}
+odd = one_of(scalars=5, trees=3, numbers=3, deep_objects=2, deep_lists=2, bottomless=1, zeros=1, strings=1, broken=1)
+_VALUES["odd"] = odd
+
+
+def like(value: Any) -> Values:
+    """What may stand where a value is: mostly of its kind, for that gets farthest."""
+    match value:
+        case bool() | None:
+            return one_of(scalars=1, odd=2)
+        case int() | float():
+            return one_of(numbers=2, odd=1)
+        case str():
+            return one_of(texts=8, strings=1, odd=4)
+        case list():
+            more = st.integers(0, 200).map(value.__mul__) | st.lists(trees, max_size=4).map(value.__add__)
+            return st.sampled_from([more, more, deep_lists, odd]).flatmap(lambda chosen: chosen)
+        case dict():
+            fields = st.dictionaries(texts, trees, min_size=1, max_size=3).map(value.__or__)
+            return st.sampled_from([fields, deep_objects, odd]).flatmap(lambda chosen: chosen)
+        case _:
+            return odd
