@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from tests.fuzz.logs import Listener, listening
 _GOOD = [Input("POST", path, usual, (json.dumps(document).encode(),)) for path, document in GOOD]
 
 
+FRAMES = 950  # of Python's 1000; a replica's own come before a request's
 STUCK_S = 120  # without the event loop going on: then the whole run is given up
 
 
@@ -39,7 +41,7 @@ class Trial:
 
     def judged(self, asked: Input) -> tuple[Answer, list[str]]:
         """The answer to an input, and what is wrong with it, or with the house since."""
-        with _no_longer_than(STUCK_S, asked):
+        with _no_longer_than(STUCK_S, asked), _usual_stack():
             return self._runner.run(self._judged(asked))
 
     async def _judged(self, asked: Input) -> tuple[Answer, list[str]]:
@@ -67,6 +69,20 @@ def _no_longer_than(seconds: int, asked: Input) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _usual_stack() -> Iterator[None]:
+    """As much of it as a server has: hypothesis allows itself, and what it calls, thousands of frames more."""
+    depth, frame = 0, sys._getframe()
+    while (before := frame.f_back) is not None:
+        depth, frame = depth + 1, before
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + FRAMES)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @contextmanager
