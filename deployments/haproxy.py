@@ -22,8 +22,10 @@ from deployments.child import signalled_with_parent
 
 FRONTEND = "frontend http_frontend"
 HEADERS_S = 30  # in which the headers of a request have to come; of its body, the ingress counts the time
+CLIENT_S = 300  # that a client may leave its request half sent, or an answer unread; Serve has it an hour
 # In the frontend, before anything that Serve has there.
 REQUESTS = f"""    timeout http-request {HEADERS_S}s
+    timeout client {CLIENT_S}s
     http-request set-header x-request-disconnect-disabled ?1
     http-request del-header x-request-id if {{ req.fhdr(x-request-id) -m reg [^!-~] }}
     http-request del-header x-request-id if {{ req.fhdr(x-request-id),length gt 200 }}
@@ -48,14 +50,7 @@ def _file(status: str, body: bytes, *headers: str) -> bytes:
 # What a client reads where HAProxy can't pass its request on, in place of its page, or of Serve's 500.
 ERRORS: Mapping[str, bytes] = {
     "400": _file(
-        "400 Bad Request",
-        _envelope("This isn't HTTP, or its headers are larger than 15 KiB.", "bad_http"),
-        "connection: close",
-    ),
-    "408": _file(
-        "408 Request Timeout",
-        _envelope(f"The request's headers weren't whole within {HEADERS_S} s.", "headers_timeout"),
-        "connection: close",
+        "400 Bad Request", _envelope("The request broke off, or isn't HTTP.", "bad_http"), "connection: close"
     ),
     "503": _file(
         "503 Service Unavailable",
@@ -63,7 +58,7 @@ ERRORS: Mapping[str, bytes] = {
         f"retry-after: {RETRY_AFTER_S}",
     ),
 }
-_FILES = {"400": "400", "408": "408", "502": "503", "503": "503", "504": "503"}
+_FILES = {"400": "400", "502": "503", "503": "503", "504": "503"}
 NO_PATH = _envelope("No such endpoint.", None).decode()
 
 _SECTION = re.compile(r"(global|defaults|frontend|backend|listen)\b")
