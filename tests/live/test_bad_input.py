@@ -1,18 +1,17 @@
 """What no client library sends, to a real server by HAProxy: by bytes of a socket, on loopback."""
 
 import contextlib
-import json
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import yaml
 
 from tests.fuzz.inputs import MARKER
+from tests.live.raw_http import CHAT, connect, error_of, exchange, get, post, status_of
 from tests.live.server import Server, serving
 from tests.live.test_access import write
 from tests.waiting import free_port
@@ -20,8 +19,6 @@ from tests.waiting import free_port
 ROOT = Path(__file__).parents[2]
 BODY_S = 2.0  # the server's body_timeout_s
 HEADERS_S = 30  # HAProxy's, by deployments/haproxy.py
-BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": MARKER}], "max_tokens": 4}).encode()
-CHAT = b"/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
@@ -49,47 +46,6 @@ def waiting(server: Server) -> Iterator[tuple[float, list[socket.socket]]]:
 def next_one_is_answered(server: Server, waiting: object) -> Iterator[None]:
     yield
     assert status_of(exchange(server, post())) == 200
-
-
-def connect(server: Server, timeout_s: float = 30) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
-
-
-def post(*headers: bytes, body: bytes = BODY, length: int | None = None, connection: bytes = b"close") -> bytes:
-    own = [b"host: x", b"connection: " + connection, b"content-length: %d" % (len(body) if length is None else length)]
-    return b"\r\n".join([b"POST %b HTTP/1.1" % CHAT, *own, *headers, b"", body])
-
-
-def get(target: bytes, *headers: bytes) -> bytes:
-    return b"\r\n".join([b"GET %b HTTP/1.1" % target, b"host: x", b"connection: close", *headers, b"", b""])
-
-
-def exchange(server: Server, sent: bytes, slowly: Iterable[bytes] = ()) -> bytes:
-    """All that comes back until the server closes the connection."""
-    received = b""
-    with connect(server) as connection:
-        with contextlib.suppress(OSError):  # it may answer, and close, before all is sent
-            connection.sendall(sent)
-            for piece in slowly:
-                time.sleep(0.2)
-                connection.sendall(piece)
-        with contextlib.suppress(ConnectionResetError):
-            while data := connection.recv(65536):
-                received += data
-    return received
-
-
-def status_of(answer: bytes) -> int:
-    return int(answer.split(None, 2)[1])
-
-
-def error_of(answer: bytes) -> dict[str, Any]:
-    """Of an answer that is an error in OpenAI's envelope."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert b"content-type: application/json" in head.lower(), answer[:500]
-    error: dict[str, Any] = json.loads(body)["error"]
-    assert error.keys() == {"message", "type", "param", "code"}
-    return error
 
 
 # Headers that Serve decodes before the ingress sees them, by which it would answer 500, or with a text of its own.
