@@ -33,6 +33,9 @@ test: lint ## Run ruff, mypy and all tests: make test ARGS="-k cancel"
 conformance: .venv/installed ## Run one suite over every engine on this machine: a table, or ARGS=--json
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
+fuzz: .venv/installed ## Ask for what nobody should, 100,000 times: a table, or ARGS="--inputs 1000 --seed 1 --json"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 bench-gateway: .venv/installed ## What gateways cost on the same work: a table, or ARGS="--json --runs 3 --plot costs.png"
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
@@ -49,4 +52,5 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test conformance bench-gateway bench-throughput bench-overload bench-replica-choice docs
+.PHONY: help install serve lint test conformance fuzz bench-gateway bench-throughput bench-overload bench-replica-choice \
+	docs

@@ -187,7 +187,7 @@ def add_adapters(app: FastAPI, gateway: Gateway) -> None:
     for_admins: Any = {"tags": ["adapters"], "dependencies": [Depends(admins_only)]}
 
     async def parse(request: Request, schema: type[BaseModel]) -> Any:
-        body = await read_body(request.receive, gateway.config.max_body_bytes)
+        body = await read_body(request.receive, gateway.config.max_body_bytes, gateway.config.body_timeout_s)
         try:
             return schema.model_validate_json(body)
         except ValidationError as error:

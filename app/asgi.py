@@ -14,12 +14,24 @@ from deployments.wire import Head, WireResponse
 logger = logging.getLogger("ray.serve")
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
+async def read_body(receive: Receive, limit: int, timeout_s: float) -> bytes:
     """A request's body.
 
     Raises:
-        ApiError: 413, as soon as it is longer than `limit` bytes; 499, which nobody reads, where the client left.
+        ApiError: 413, as soon as it is longer than `limit` bytes; 408, where it isn't whole within `timeout_s`; 499,
+            which nobody reads, where the client left.
     """
+    try:
+        async with asyncio.timeout(timeout_s) as patience:
+            return await _read_body(receive, limit)
+    except TimeoutError:
+        if not patience.expired():
+            raise
+        message = f"The request body wasn't whole within {timeout_s:g} s (body_timeout_s)."
+        raise ApiError(408, message, code="body_timeout", headers={"connection": "close"}) from None
+
+
+async def _read_body(receive: Receive, limit: int) -> bytes:
     chunks, size, more = [], 0, True
     while more:
         message = await receive()

@@ -31,6 +31,13 @@ class IngressConfig(RoutingConfig):
     max_body_bytes: int = Field(
         32 * 2**20, ge=1024, description="Largest request body, in bytes; a larger one is a 413."
     )
+    body_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="Seconds in which a request's body has to come; a slower one is a 408.",
+    )
     retry_after_s: int = Field(
         5, ge=1, description="Seconds that a 503 tells a client to wait, where no pool is ready."
     )

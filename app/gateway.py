@@ -66,7 +66,7 @@ class Gateway:
         Raises:
             ApiError: it can't be; nothing was sent.
         """
-        body = await read_body(receive, self.config.max_body_bytes)
+        body = await read_body(receive, self.config.max_body_bytes, self.config.body_timeout_s)
         patience = Patience(self.config.admission.timeouts)
         key = visit.key
         routed = route(

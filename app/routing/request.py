@@ -8,9 +8,12 @@ from pydantic import ConfigDict, ValidationError
 
 from deployments.capabilities import Asked, Need, may_need, needs_of
 from deployments.engine import Endpoint
-from deployments.errors import from_validation_error
+from deployments.errors import ApiError, from_validation_error
 
 EMBEDDING: frozenset[Endpoint] = frozenset({"embeddings", "score", "rerank"})
+# A value takes a hundred bytes here, and a microsecond in which no other request is looked at.
+MAX_VALUES = 1_000_000
+MOST_TOKENS = 2**63 - 1  # that a request may ask for; more is for the engine to refuse, and no number to count with
 # The fields that bound an answer, by the first that is there.
 _MOST_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
@@ -61,8 +64,12 @@ def read_request(endpoint: Endpoint, body: bytes, characters_per_token: float = 
     """Parse a request's body, once, for what it is routed and admitted by.
 
     Raises:
-        ApiError: 400; the body isn't a JSON object, or `model` or `stream` are missing or of a wrong type.
+        ApiError: 400; the body isn't a JSON object, has too many values, or `model` or `stream` are missing or of a
+            wrong type.
     """
+    if body.count(b",") >= MAX_VALUES:  # those in texts, too: a text with so many has more tokens than any model takes
+        message = f"The request body has {MAX_VALUES} commas or more: too many values."
+        raise ApiError(400, message, code="too_many_values")
     try:
         document = Document.model_validate_json(body)
     except ValidationError as error:
@@ -85,7 +92,7 @@ def max_tokens(document: Document) -> int | None:
     for name in _MOST_TOKENS:
         value = getattr(document, name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
+            return min(value, MOST_TOKENS)
     return None
 
 

@@ -4,7 +4,7 @@ Source of the fields and their bounds: OpenAI's API reference, chat/completions/
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -16,6 +16,7 @@ MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_SCHEMA_CHARS = 120_000  # OpenAI's own limit of structured outputs
+MAX_SUBSCHEMAS = 5_000  # as OpenAI's limit of properties; checking each takes 0.1 ms, in which nothing else is done
 
 
 def _strings(value: Any) -> Any:
@@ -89,6 +90,14 @@ class Document(BaseModel):
             return cls.model_validate_json(body)
         except ValidationError as error:
             raise from_validation_error(error, cls.model_fields) from None
+
+
+def _subschemas(node: Any) -> Iterator[Any]:
+    """Whatever in a JSON schema may be one itself."""
+    if isinstance(node, dict | bool):
+        yield node
+    for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _subschemas(item)
 
 
 class StreamOptions(Document):
@@ -174,10 +183,14 @@ class JsonSchema(Document):
 
         if len(json.dumps(value)) > MAX_SCHEMA_CHARS:
             raise ValueError(f"longer than {MAX_SCHEMA_CHARS} characters")
+        if sum(1 for _ in _subschemas(value)) > MAX_SUBSCHEMAS:
+            raise ValueError(f"more than {MAX_SUBSCHEMAS} schemas in one")
         try:
             Draft202012Validator.check_schema(value)
         except SchemaError as error:
             raise ValueError(f"not a JSON schema: {error.message}") from None
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
         return value
 
 

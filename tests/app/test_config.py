@@ -39,6 +39,7 @@ def test_defaults() -> None:
         },
         "access": {"keys_file": None, "keys_env": None, "anonymous": False},
         "max_body_bytes": 33_554_432,
+        "body_timeout_s": 60.0,
         "retry_after_s": 5,
         "status_interval_s": 1.0,
         "token_plane": True,
@@ -72,6 +73,8 @@ def test_the_process_environment_is_read_when_asked(monkeypatch: pytest.MonkeyPa
     [
         ("max_body_bytes", 1023, "greater_than_equal"),
         ("max_body_bytes", "many", "int_parsing"),
+        ("body_timeout_s", 0, "greater_than"),
+        ("body_timeout_s", float("inf"), "finite_number"),
         ("retry_after_s", 0, "greater_than_equal"),
         ("retry_after_s", 1.5, "int_from_float"),
         ("status_interval_s", 0.09, "greater_than_equal"),
@@ -106,6 +109,7 @@ def test_a_configuration_does_not_change() -> None:
 def test_every_plain_key_has_a_variable() -> None:
     assert environment_variables() == {
         "max_body_bytes": "ENGINEHOUSE_INGRESS_MAX_BODY_BYTES",
+        "body_timeout_s": "ENGINEHOUSE_INGRESS_BODY_TIMEOUT_S",
         "retry_after_s": "ENGINEHOUSE_INGRESS_RETRY_AFTER_S",
         "status_interval_s": "ENGINEHOUSE_INGRESS_STATUS_INTERVAL_S",
         "token_plane": "ENGINEHOUSE_INGRESS_TOKEN_PLANE",

@@ -701,6 +701,22 @@ async def test_a_body_in_chunks_is_read_no_further_than_allowed(client: httpx.As
     assert taken == 3
 
 
+@pytest.mark.parametrize("path", [GENERATE[0], "/v1/load_lora_adapter"])
+async def test_a_body_that_comes_too_slowly(client: httpx.AsyncClient, gateway: Gateway, path: str) -> None:
+    live(gateway, body_timeout_s=0.05)
+
+    async def drops() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    response = await client.post(path, content=drops())
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (408, "body_timeout")
+    assert error["message"] == "The request body wasn't whole within 0.05 s (body_timeout_s)."
+    assert response.headers["connection"] == "close"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [

