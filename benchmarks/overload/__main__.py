@@ -43,9 +43,11 @@ def watched(server: Server) -> Iterator[list[float]]:
         thread.join()
 
 
-def measure(admission: dict[str, Any], calm_s: float, overload_s: float, seed: int) -> dict[str, Any]:
+def measure(
+    admission: dict[str, Any], calm_s: float, overload_s: float, seed: int, ingresses: int = 1
+) -> dict[str, Any]:
     """One row's document."""
-    with serving(admission) as server:
+    with serving(admission, ingresses) as server:
         asyncio.run(load.run(server.port, arrivals(2, 0, seed), PATIENCE_S))  # whatever is slow only once
         with watched(server) as looks:
             outcomes = asyncio.run(load.run(server.port, arrivals(calm_s, overload_s, seed), PATIENCE_S))
@@ -67,10 +69,13 @@ def measure(admission: dict[str, Any], calm_s: float, overload_s: float, seed: i
     "--overload", "overload_s", default=30.0, show_default=True, type=click.FloatRange(1), help="Seconds of all."
 )
 @click.option("--rows", default=",".join(ROWS), show_default=True, help="Which to run, with commas between them.")
+@click.option("--ingresses", default=1, show_default=True, type=click.IntRange(1), help="Ingress replicas.")
 @click.option("--seed", default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result as a PNG.")
-def main(calm_s: float, overload_s: float, rows: str, seed: int, as_json: bool, picture: Path | None) -> None:
+def main(
+    calm_s: float, overload_s: float, rows: str, ingresses: int, seed: int, as_json: bool, picture: Path | None
+) -> None:
     """Ten times more requests than a pool can answer: who waits, who is turned away, and what chat feels of it.
 
     A simulated pool answers 32 requests at a time. Chat comes all the time, at 0.3 of what the pool can do; for a
@@ -82,7 +87,7 @@ def main(calm_s: float, overload_s: float, rows: str, seed: int, as_json: bool, 
     found = {}
     for name in wanted:
         tell(f"{name}: {2 * calm_s + overload_s:.0f} s")
-        found[name] = measure(ROWS[name], calm_s, overload_s, seed)
+        found[name] = measure(ROWS[name], calm_s, overload_s, seed, ingresses)
     if picture is not None:
         try:
             plot.draw(found, picture, tell, drawing="benchmarks.overload.drawing")

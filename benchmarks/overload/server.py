@@ -34,15 +34,14 @@ class Server:
     running: Running
 
     def ingress_rss_mb(self) -> float:
-        """The memory of the ingress's process."""
-        for process in psutil.Process(self.running.pid).children(recursive=True):
-            if "ServeReplica:ingress" in " ".join(process.cmdline()):
-                return float(process.memory_info().rss) / 1e6
-        raise ValueError("there is no ingress among the server's processes")
+        """The memory of the ingress's processes."""
+        processes = psutil.Process(self.running.pid).children(recursive=True)
+        ingresses = [process for process in processes if "ServeReplica:ingress" in " ".join(process.cmdline())]
+        return sum(float(process.memory_info().rss) for process in ingresses) / 1e6
 
 
-def config(place: Place, admission: dict[str, Any]) -> Path:
-    models = {MODEL: {"pools": [MODEL]}}
+def config(place: Place, admission: dict[str, Any], ingresses: int) -> Path:
+    settings = {"models": {MODEL: {"pools": [MODEL]}}, "admission": admission}
     engine = {"token_interval_s": TOKEN_S, "max_num_seqs": SLOTS, "answer_tokens": 10_000}
     document = {
         "http_options": {"host": "127.0.0.1", "port": place.port},
@@ -52,7 +51,7 @@ def config(place: Place, admission: dict[str, Any]) -> Path:
                 "name": "ingress",
                 "route_prefix": "/",
                 "import_path": "app.main:build",
-                "deployments": [{"name": "Ingress", "user_config": {"models": models, "admission": admission}}],
+                "deployments": [{"name": "Ingress", "num_replicas": ingresses, "user_config": settings}],
             },
             {
                 "name": MODEL,
@@ -70,11 +69,12 @@ def config(place: Place, admission: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def serving(admission: dict[str, Any]) -> Iterator[Server]:
-    """A server that admits requests by these settings, on loopback."""
+def serving(admission: dict[str, Any], ingresses: int) -> Iterator[Server]:
+    """A server that admits requests by these settings, in so many ingress replicas, on loopback."""
     with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp") as name:
         place = Place(free_port(), Path(name), upstream_port=0)
-        command = [str(Path(sys.executable).with_name("enginehouse")), "serve", str(config(place, admission)), "--json"]
+        path = config(place, admission, ingresses)
+        command = [str(Path(sys.executable).with_name("enginehouse")), "serve", str(path), "--json"]
         environ = {**ray_environ(place), "ENGINEHOUSE_CACHE": str(place.folder / "cache")}
         with running(Launch(command, environ), place.folder / "log") as server:
             _await_ready(place.port, server)

@@ -27,6 +27,14 @@ def test_chat_feels_little_of_an_overload_and_the_rest_is_turned_away_at_once() 
     assert found["ingress_rss_mb"]["most"] <= found["ingress_rss_mb"]["calm"] + 100
 
 
+def test_two_ingress_replicas_keep_to_one_limit() -> None:
+    found = measure(LIMITS, calm_s=3, overload_s=5, seed=1, ingresses=2)
+    overload = found["phases"]["overload"]
+    assert {kind: row["wrong"] + row["unanswered"] for kind, row in overload.items()} == dict.fromkeys(overload, 0)
+    # Half of the limit each: more than that shows that both have taken part.
+    assert SLOTS // 2 < _most_at_once(found["outcomes"]) <= SLOTS + 4
+
+
 def _most_at_once(outcomes: list[dict[str, float]]) -> int:
     """Requests whose tokens came, at one time."""
     changes = sorted(
