@@ -29,7 +29,7 @@ def chosen(waiting: bool) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def results(request: pytest.FixtureRequest, server: Server, cluster: Any) -> dict[str, dict[str, Result]]:
     """What comes of the checks that were chosen, on the engines that wait most of the time: these run at once."""
     wanted: dict[str, dict[str, Check]] = {}

@@ -35,7 +35,7 @@ def server(config: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # some modules join a Ray of their own
 def cluster(server: Server) -> Iterator[Any]:
     """This process as a driver of the server's Ray, to ask pools what clients can't."""
     with joined(server) as context:
