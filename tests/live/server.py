@@ -30,7 +30,10 @@ def read_for(terminal: int, text: str, timeout_s: float) -> str:
     while text not in output:
         if time.monotonic() > deadline or not select.select([terminal], [], [], timeout_s)[0]:
             raise TimeoutError(f"no {text!r} within {timeout_s:.0f} s in:\n{output}")
-        output += os.read(terminal, 4096).decode(errors="replace")
+        try:
+            output += os.read(terminal, 4096).decode(errors="replace")
+        except OSError as error:  # whoever wrote to it has ended
+            raise EOFError(f"no {text!r} in all of it:\n{output}") from error
     return output
 
 
