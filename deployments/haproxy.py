@@ -37,6 +37,7 @@ CLOSED = ("frontend prometheus", "listen stats")  # the sections that open ports
 RETRY_AFTER_S = 5
 
 
+# As `deployments.errors` makes it, which imports pydantic: HAProxy would wait for that at each start.
 def _envelope(message: str, code: str | None, kind: str = "invalid_request_error") -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
 

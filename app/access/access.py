@@ -4,13 +4,14 @@ import asyncio
 import logging
 import time
 
-from app.access.keys import CHALLENGE, Headers, Key
+from app.access.keys import CHALLENGE, Key
 from app.access.listening import LOOPBACK, REMEDY, is_loopback
 from app.access.rates import Allowances
 from app.access.settings import AccessConfig
 from app.access.sources import KeySources
 from app.access.visit import Clock, LimitedVisit, Visit
 from app.admission.budget import Place
+from app.routing.route import Headers
 from deployments.errors import ApiError
 
 logger = logging.getLogger("ray.serve")

@@ -4,9 +4,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.access import Access
-from app.access.keys import Headers, Key, must_be_admin
+from app.access.keys import Key, must_be_admin
 from app.asgi import send_error
 from app.endpoints import ANTHROPIC_PATHS, OPEN_PATHS
+from app.routing.route import Headers
 from deployments.errors import ApiError
 
 MAX_HEADER_BYTES = 64 * 1024  # HAProxy takes 15 KiB; Serve's own proxy has no limit

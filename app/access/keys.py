@@ -8,13 +8,12 @@ from fnmatch import fnmatchcase
 from app.access.secret import digest
 from app.access.settings import KeyRecord
 from app.routing.names import shorten
+from app.routing.route import Headers
 from deployments.errors import ApiError
 
 ALL = "*"
 HOW = "Send it as 'Authorization: Bearer KEY', or as 'x-api-key: KEY'."
 CHALLENGE = 'Bearer realm="enginehouse"'  # RFC 6750, section 3
-
-Headers = Iterable[tuple[bytes, bytes]]  # ASGI's: names in lower case
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from starlette.types import Message, Send
 from app.access.keys import Key
 from app.access.rates import Allowance, Headers
 from app.access.usage import AnswerTokens
-from app.routing.request import EMBEDDING, Request
+from app.routing.request import EMBEDDING, Request, most_tokens
 
 Clock = Callable[[], int]
 
@@ -83,5 +83,4 @@ def tokens_of(request: Request, default_max_tokens: int) -> int:
         return 0
     if request.endpoint in EMBEDDING:
         return request.prompt_tokens
-    most = default_max_tokens if request.max_tokens is None else request.max_tokens
-    return request.prompt_tokens + request.choices * most
+    return most_tokens(request.prompt_tokens, request.max_tokens, request.choices, default_max_tokens)

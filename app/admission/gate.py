@@ -11,6 +11,7 @@ from typing import NamedTuple
 from app.admission.budget import ALONE, Budget, Cost, Place
 from app.admission.settings import AdmissionConfig, LimitConfig
 from app.admission.waiting import PRIORITY, Waiting
+from app.routing.request import most_tokens
 from app.routing.settings import RequestType
 from deployments.errors import ApiError
 
@@ -67,16 +68,11 @@ class _PoolGate:
         self.name = name
         self.budget = budget
         self.waiting: Waiting[_Waiter] = Waiting()
-        self.queued: Counter[int] = Counter()  # of each priority
         self.takes_s = FIRST_GUESS_S  # a request, on average
-
-    def ahead_of(self, kind: RequestType) -> int:
-        """How many wait whose turn comes before that of a request that comes now."""
-        return sum(count for priority, count in self.queued.items() if priority <= PRIORITY[kind])
 
     def retry_after_s(self, kind: RequestType) -> int:
         """When a request that comes now would have its turn, as far as the last ones tell."""
-        expected_s = (self.ahead_of(kind) + 1) * self.takes_s / max(1, self.budget.running)
+        expected_s = (self.waiting.ahead_of(kind) + 1) * self.takes_s / max(1, self.budget.running)
         return max(1, min(LONGEST_S, math.ceil(expected_s)))
 
 
@@ -113,8 +109,7 @@ class Gate:
         return bool(self._pools or self._models)
 
     def cost(self, prompt_tokens: int, max_tokens: int | None, choices: int) -> Cost:
-        most = self.config.default_max_tokens if max_tokens is None else max_tokens
-        return Cost(prompt_tokens + choices * most)
+        return Cost(most_tokens(prompt_tokens, max_tokens, choices, self.config.default_max_tokens))
 
     async def enter(self, pools: Sequence[str], who: Applicant) -> Ticket:
         """Into the first pool that has room; if none has, into the queue of the first that has one.
@@ -128,7 +123,11 @@ class Gate:
         if model is not None and model.too_large(who.cost):
             raise _too_large(who.cost, [], model)
         for pool in there:
-            if not pool.ahead_of(who.kind) and not pool.budget.too_large(who.cost) and self._lack(pool, who) is None:
+            if (
+                not pool.waiting.ahead_of(who.kind)
+                and not pool.budget.too_large(who.cost)
+                and self._lack(pool, who) is None
+            ):
                 return self._take(pool, who)
         return await self._wait(self._to_wait_for(there, who), who)
 
@@ -137,7 +136,6 @@ class Gate:
         began_s = time.monotonic()
         leave = pool.waiting.add(_Waiter(who, turn), who.kind, who.key, who.cost.tokens)
         priority = PRIORITY[who.kind]
-        pool.queued[priority] += 1
         self._queued[who.model, priority] += 1
         self._let_in(pool)  # it may go past those that wait
         try:
@@ -151,7 +149,6 @@ class Gate:
                 raise self._too_late(pool, who.kind) from None
             raise
         finally:
-            pool.queued[priority] -= 1
             self._queued[who.model, priority] -= 1
         ticket.waited_s = time.monotonic() - began_s
         return ticket
@@ -224,7 +221,7 @@ class Gate:
         if model is not None and model.limits and self._queued[who.model, priority] >= model.most_queued:
             raise self._full(first, who, f"max_queued of model '{who.model}'")
         for pool in large_enough:
-            if pool.queued[priority] < pool.budget.most_queued:
+            if pool.waiting.count[priority] < pool.budget.most_queued:
                 return pool
         raise self._full(first, who, f"max_queued of pool '{first.name}'")
 

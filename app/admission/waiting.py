@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -34,10 +35,14 @@ class Waiting(Generic[T]):
         self._numbers = itertools.count()
         self._now: dict[int, float] = {}  # virtual time of each priority
         self._ends: dict[tuple[int, str], float] = {}  # when each key's last one would be done
-        self._size = 0
+        self.count: Counter[int] = Counter()  # of those that wait, by priority
 
     def __len__(self) -> int:
-        return self._size
+        return self.count.total()
+
+    def ahead_of(self, kind: RequestType) -> int:
+        """How many wait whose turn comes before that of one that comes now."""
+        return sum(count for priority, count in self.count.items() if priority <= PRIORITY[kind])
 
     def add(self, item: T, kind: RequestType, key: str, tokens: int) -> Callable[[], None]:
         """Have something wait; the function that is returned takes it out again, if it waits still."""
@@ -46,13 +51,13 @@ class Waiting(Generic[T]):
         tag = self._ends[priority, key] = begins + max(tokens, 1)
         entry = _Entry(priority, tag, next(self._numbers), begins, item)
         heapq.heappush(self._heap, entry)
-        self._size += 1
+        self.count[priority] += 1
         return lambda: self._leave(entry)
 
     def _leave(self, entry: _Entry[T]) -> None:
         if not entry.gone:
             entry.gone = True
-            self._size -= 1
+            self.count[entry.priority] -= 1
             self._tidy()
 
     def pop_first(self, fits: Callable[[T], bool], blocks: Callable[[T], bool]) -> T | None:
@@ -65,7 +70,7 @@ class Waiting(Generic[T]):
                 continue
             if fits(entry.item):
                 entry.gone = True
-                self._size -= 1
+                self.count[entry.priority] -= 1
                 self._now[entry.priority] = max(self._now.get(entry.priority, 0.0), entry.begins)
                 found = entry.item
                 break
@@ -79,10 +84,10 @@ class Waiting(Generic[T]):
 
     def _tidy(self) -> None:
         """Forget what is over, so that memory is bounded by what waits."""
-        if not self._size:
+        if not len(self):
             self._heap.clear()
             self._now.clear()
             self._ends.clear()
-        elif len(self._heap) > 2 * self._size + 16:
+        elif len(self._heap) > 2 * len(self) + 16:
             self._heap = [entry for entry in self._heap if not entry.gone]
             heapq.heapify(self._heap)

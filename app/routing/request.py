@@ -60,6 +60,11 @@ class Request:
         return self.document.model
 
 
+def most_tokens(prompt_tokens: int, max_tokens: int | None, choices: int, default: int) -> int:
+    """Tokens of a prompt and of all that may be generated; `default` where the request doesn't say how many may."""
+    return prompt_tokens + choices * (default if max_tokens is None else max_tokens)
+
+
 def read_request(endpoint: Endpoint, body: bytes, characters_per_token: float = 4.0) -> Request:
     """Parse a request's body, once, for what it is routed and admitted by.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.columns import aligned
 from benchmarks.gateway.cases import CASES, PACED_HEADLINE, WHOLE_HEADLINE
 from benchmarks.gateway.measure import RowFigures
 from benchmarks.gateway.rows import MANY_POOLS, OWN_WORKER, REMOTE_SERVER
@@ -130,16 +131,7 @@ def _comparison(title: str, names: Sequence[str], rows: Mapping[str, Mapping[str
         return ""
     cells = [[title, *(heading for heading, _ in COLUMNS.values())]]
     cells += [[f"  {name}", *(text.format(rows[name][key]) for key, (_, text) in COLUMNS.items())] for name in there]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(_line(row, widths) for row in cells)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = (
-        cell.rjust(width) if index else cell.ljust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join([first, *rest])
+    return "\n".join(aligned(cells))
 
 
 def _listed(title: str, items: Mapping[str, str]) -> str:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.columns import aligned
+
 COLUMNS = {
     "offered": ("offered", "{:d}"),
     "answered": ("answered", "{:d}"),
@@ -35,8 +37,7 @@ def _row_table(name: str, row: Mapping[str, Any]) -> str:
         for phase, kinds in row["phases"].items()
         for kind, values in kinds.items()
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
+    lines = aligned(cells)
     shed = Counter[str]()
     for kinds in row["phases"].values():
         for kind in kinds.values():

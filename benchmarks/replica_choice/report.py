@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.columns import aligned
 from benchmarks.replica_choice.figures import Figures
 
 DIGITS = 4  # behind the point, in the document
@@ -44,11 +45,7 @@ def table(found: Document) -> str:
 def _case_table(case: str, policies: Mapping[str, Mapping[str, Any]]) -> str:
     cells = [[case, *(heading for heading, _ in COLUMNS.values())]]
     cells += [[f"  {name}", *_row(values)] for name, values in policies.items()]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])  # the names to the left
-        for row in cells
-    )
+    return "\n".join(aligned(cells))
 
 
 def _row(values: Mapping[str, Any]) -> list[str]:

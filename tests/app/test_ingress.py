@@ -16,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from app.config import IngressConfig
 from app.endpoints import ROUTES
 from app.gateway import Gateway
-from app.ingress import Door, create_app
+from app.ingress import Door
 from app.pools import PoolDirectory, PoolState
 from app.routing.decide import PoolView
 from deployments.engine import ENDPOINTS
@@ -132,19 +132,6 @@ def gateway(pools: FakePools) -> Gateway:
     gateway = Gateway(pools)
     gateway.config = CONFIG
     return gateway
-
-
-@pytest.fixture
-def app(gateway: Gateway) -> Door:
-    return create_app(gateway)
-
-
-@pytest.fixture
-async def client(app: Door) -> AsyncIterator[httpx.AsyncClient]:
-    # An unexpected exception is raised again once it is answered, for the server's log.
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as client:
-        yield client
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:

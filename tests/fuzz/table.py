@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.columns import aligned
 from tests.fuzz.campaign import Row
 
 STATUSES = ("2xx", "3xx", "4xx", "5xx", "left")
@@ -12,9 +13,7 @@ _HEADS = ("target", "inputs", *STATUSES, "slowest", "faults")
 
 def as_text(rows: Sequence[Row]) -> str:
     """The table; `left` are clients that went before their answer."""
-    lines = [_HEADS, *map(_cells, [*rows, total(rows)])]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS))]
-    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
+    return "\n".join(aligned([_HEADS, *map(_cells, [*rows, total(rows)])]))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from app.access.secret import digest
 from app.config import IngressConfig
 from app.endpoints import OPEN_PATHS, ROUTES
 from app.gateway import Gateway
-from app.ingress import Door, create_app
+from app.ingress import Door
 from app.pools import PoolDirectory, PoolState
 from app.routing.decide import PoolView
 from deployments.wire import WireRequest, WireResponse
@@ -117,18 +117,6 @@ def gateway(pools: FakePools, keys_file: Path) -> Gateway:
 
 def configure(gateway: Gateway, **settings: Any) -> None:
     gateway.configure(IngressConfig.model_validate({**CONFIG, **settings}))
-
-
-@pytest.fixture
-def app(gateway: Gateway) -> Door:
-    return create_app(gateway)
-
-
-@pytest.fixture
-async def client(app: Door) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as client:
-        yield client
 
 
 def by(name: str) -> dict[str, str]:

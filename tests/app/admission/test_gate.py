@@ -347,6 +347,6 @@ async def test_counts_never_leak() -> None:
     assert let_in > 50
     for pool in there._pools.values():
         assert (pool.budget.running, pool.budget.tokens, len(pool.waiting)) == (0, 0, 0)
-        assert not any(pool.queued.values())
+        assert not any(pool.waiting.count.values())
     assert all(not budget.running for budget in there._models.values())
     assert not any(there._queued.values())
