@@ -23,6 +23,7 @@ _REMOTE = {
 # Engines whose package or server can't be had without a GPU: their adapters run over a stand-in of it.
 STAND_INS = ("tensorrt_llm", "triton", "tgi")
 NO_MODEL = frozenset({"simulated", *STAND_INS})  # where no model computes
+TGI_TAKES = 128  # requests at once, by default; a server answers the others with a 429
 # Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
 _SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
 
@@ -47,7 +48,10 @@ def document(engines: Collection[str], port: int, behind: str = BEHIND) -> dict[
     found = {
         pool["name"]: pool for pool in [*pools, _openai(port, behind), _simulated(), _tensorrt_llm(), _triton(), _tgi()]
     }
-    ingress["deployments"][0]["user_config"]["models"] = {model_of(name): {"pools": [name]} for name in engines}
+    live = ingress["deployments"][0]["user_config"]
+    live["models"] = {model_of(name): {"pools": [name]} for name in engines}
+    if "tgi" in engines:
+        live["admission"] = {"pools": {"tgi": {"max_concurrent": TGI_TAKES}}}
     return {**config, "applications": [ingress, *(found[name] for name in engines)]}
 
 

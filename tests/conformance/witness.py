@@ -103,4 +103,9 @@ def joined(server: Server) -> Iterator[Any]:
     try:
         yield ray.init(address=address, namespace="serve", log_to_driver=False, logging_level=logging.ERROR)
     finally:
+        from ray import serve
+
+        # Serve keeps its controller's handle for as long as the job's id is the same, and another Ray's first job has
+        # the same.
+        serve.context._disconnect()  # type: ignore[no-untyped-call]
         ray.shutdown()
