@@ -87,9 +87,12 @@ async def send_stream(
     told: Mapping[str, str],
     broken: Callable[[str, str], bytes],
     patience: Patience,
-) -> None:
-    """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks."""
-    watch = StreamWatch(stream, patience)
+) -> str | None:
+    """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks.
+
+    Returns the code of that event, where it broke.
+    """
+    watch, code = StreamWatch(stream, patience), None
     try:
         head = stream.head
         await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, told)})
@@ -98,11 +101,14 @@ async def send_stream(
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except TooSlowError as error:
             logger.warning("a stream was given up: %s", error)
-            data = broken(error.message, error.code)
+            code = error.code
+            data = broken(error.message, code)
         except Exception as error:
             logger.warning("a stream broke: %r", error)
-            data = broken("The engine was lost while it answered.", "engine_lost")
+            code = "engine_lost"
+            data = broken("The engine was lost while it answered.", code)
         await send({"type": "http.response.body", "body": data})
+        return code
     finally:
         watch.stop()
         stream.leave()

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.access.settings import AccessConfig
 from app.admission.settings import AdmissionConfig
+from app.resilience.settings import ResilienceConfig
 from app.routing.settings import RoutingConfig
 
 ENVIRONMENT_PREFIX = "ENGINEHOUSE_INGRESS_"
@@ -26,6 +27,9 @@ class IngressConfig(RoutingConfig):
 
     admission: AdmissionConfig = Field(
         AdmissionConfig(), description="Which requests may begin, and how long they take."
+    )
+    resilience: ResilienceConfig = Field(
+        ResilienceConfig(), description="What is done when a pool fails a request before its answer begins."
     )
     access: AccessConfig = Field(AccessConfig(), description="Who may use the server.")
     max_body_bytes: int = Field(

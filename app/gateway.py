@@ -4,10 +4,9 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.types import Receive, Scope, Send
 
 from app.access.access import Access
@@ -15,25 +14,23 @@ from app.access.keys import may_ask
 from app.access.visit import Visit
 from app.admission.gate import Applicant, Gate, Ticket
 from app.asgi import read_body, send_stream, send_whole
+from app.asking import Answer, Asking, Begun, Told
 from app.calls import Caller, PoolStream
 from app.capabilities import model_document
 from app.config import IngressConfig
 from app.patience import Patience
 from app.pools import PoolDirectory
+from app.resilience.attempts import Attempts
 from app.routing import names
-from app.routing.decide import Caller as Asking
+from app.routing.decide import Caller as Client
 from app.routing.request_type import Seen
 from app.routing.route import Routed, pools_of, route
 from app.shadow import Shadows
 from deployments.engine import Endpoint, EngineRequest
 from deployments.errors import ApiError, anthropic_error_event, error_event, unavailable
-from deployments.plane.hub import StreamLostError
-from deployments.replica_choice.prefix import prompt_blocks
-from deployments.wire import WireRequest, WireResponse, pack
+from deployments.wire import WireRequest, pack
 
 logger = logging.getLogger("ray.serve")
-
-Told = dict[str, str]  # headers that say where a request went, and why
 
 
 class Gateway:
@@ -54,6 +51,7 @@ class Gateway:
         self.config = config
         self.gate.set(config.admission)
         self.access.configure(config.access)
+        self.pools.breakers.set(config.resilience.breaker)
         self.pools.look_soon()
 
     async def answer(
@@ -76,7 +74,7 @@ class Gateway:
             scope["headers"],
             self.pools,
             self.seen,
-            Asking(key.name, key.tenant),
+            Client(key.name, key.tenant),
             permit=lambda model: may_ask(key, model, self.knows),
         )
         told.update(routed.told)
@@ -84,64 +82,65 @@ class Gateway:
         if not pools:
             raise self._none_is_ready(routed)
         told |= visit.enter(routed.request, self.config.admission.default_max_tokens)
-        ticket = await self._admit(routed, pools, told, key.name)
-        try:
-            # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
-            wire = pack(EngineRequest(endpoint, routed.body, uuid.uuid4().hex, routed.adapter))
-            if (shadow := routed.decision.shadow) is not None:
-                self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
-            async with patience.begins(stream=routed.request.stream):
-                answer = await self._ask([ticket.pool] if ticket else pools, wire, told, routed)
-            if isinstance(answer, PoolStream):
-                broken = anthropic_error_event if endpoint == "messages" else error_event
-                await send_stream(send, answer, told, broken, patience)
-            else:
-                await send_whole(send, answer, told)
-        finally:
-            if ticket is not None:
-                ticket.give_back()
-
-    async def _admit(self, routed: Routed, pools: Sequence[str], told: Told, key: str) -> Ticket | None:
-        """The right to ask a pool; None where there are no limits."""
-        ticket = None
-        if self.gate.limits:
-            asked = routed.request
-            cost = self.gate.cost(asked.prompt_tokens, asked.max_tokens, asked.choices)
-            ticket = await self.gate.enter(pools, Applicant(routed.kind, key, asked.model, cost))
-        told["x-enginehouse-queue-ms"] = str(round(ticket.waited_s * 1000)) if ticket else "0"
-        return ticket
-
-    async def _ask(
-        self, pools: Sequence[str], wire: WireRequest, told: Told, routed: Routed
-    ) -> PoolStream | WireResponse:
-        """The answer of the first pool that takes the request: one whose queue is full has had none of it."""
-        full: BackPressureError | None = None
-        for attempt, pool in enumerate(pools, 1):
-            told |= {"x-enginehouse-pool": pool, "x-enginehouse-attempts": str(attempt)}
-            if self.pools.chooses_by_prefix(pool):
-                # By the pool's name: it has one model, which clients may know by several.
-                wire["prefix"] = prompt_blocks(wire["endpoint"], vars(routed.request.document), pool, routed.adapter)
+        wire = pack(EngineRequest(endpoint, routed.body, "", routed.adapter))
+        asking = Asking(
+            partial(self._ask_pool, stream=routed.request.stream),
+            self.pools,
+            routed,
+            wire,
+            told,
+            patience,
+            Attempts(pools, self.config.resilience.max_attempts),
+            self.config.retry_after_s,
+        )
+        shadow, waited_s, begun = routed.decision.shadow, 0.0, None
+        while begun is None:
+            ticket = await self._admit(routed, asking.attempts.left, key.name)
+            waited_s += ticket.waited_s if ticket else 0.0
+            told["x-enginehouse-queue-ms"] = str(round(waited_s * 1000))
             try:
-                return await self._ask_pool(pool, wire, stream=routed.request.stream)
-            except BackPressureError as error:
-                full = error
-        message = f"The pool '{pool}' has as many requests as it may queue."
-        headers = {"retry-after": str(self.config.retry_after_s)}
-        raise ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers) from full
+                if shadow is not None:
+                    self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
+                    shadow = None
+                begun = await asking.attempt(ticket.pool if ticket else asking.attempts.left[0])
+                if begun is not None:
+                    await self._send(send, begun, asking)
+            finally:
+                if ticket is not None:
+                    ticket.give_back()
 
-    async def _ask_pool(self, pool: str, wire: WireRequest, *, stream: bool) -> PoolStream | WireResponse:
+    async def _send(self, send: Send, begun: Begun, asking: Asking) -> None:
         try:
-            handle = self.pools.handle(pool)
-            if stream:
-                return await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
-            return await self.caller.whole(handle, wire)
-        except BackPressureError:
-            raise
-        except (RayError, RayServeException, StreamLostError) as error:
-            logger.warning("pool %s gave no answer: %r", pool, error)
-            self.pools.look_soon()
-            message = f"The pool '{pool}' lost the replica that had this request."
-            raise unavailable(message, "replica_lost", self.config.retry_after_s) from error
+            if isinstance(begun.answer, PoolStream):
+                broken = anthropic_error_event if asking.wire["endpoint"] == "messages" else error_event
+                code = await send_stream(send, begun.answer, asking.told, broken, asking.patience)
+                if code == "between_tokens_timeout":
+                    begun.trial.failed(asking.patience.loop.time())
+            else:
+                await send_whole(send, begun.answer, asking.told)
+        finally:
+            begun.trial.end()
+
+    async def _admit(self, routed: Routed, pools: Sequence[str], key: str) -> Ticket | None:
+        """The right to ask a pool; None where there are no limits."""
+        if not self.gate.limits:
+            return None
+        asked = routed.request
+        cost = self.gate.cost(asked.prompt_tokens, asked.max_tokens, asked.choices)
+        return await self.gate.enter(pools, Applicant(routed.kind, key, asked.model, cost))
+
+    async def _ask_pool(self, pool: str, wire: WireRequest, *, stream: bool) -> Answer:
+        """
+        Raises:
+            BackPressureError: it may queue no more.
+            RayError, RayServeException, StreamLostError: it gave no answer.
+        """
+        # An id of our own: engines need it unique, and a client may choose Serve's by sending x-request-id.
+        wire = {**wire, "request_id": uuid.uuid4().hex}
+        handle = self.pools.handle(pool)
+        if stream:
+            return await self.caller.stream(pool, handle, wire, plane=self.config.token_plane)
+        return await self.caller.whole(handle, wire)
 
     def _none_is_ready(self, routed: Routed) -> ApiError:
         states = ", ".join(f"'{over.pool}' is {over.why}" for over in routed.decision.passed_over)
@@ -150,7 +149,7 @@ class Gateway:
 
     async def _copy(self, pool: str, wire: WireRequest, *, stream: bool) -> None:
         """Have a pool answer a copy of a request, and throw the answer away."""
-        answer = await self._ask_pool(pool, {**wire, "request_id": uuid.uuid4().hex}, stream=stream)
+        answer = await self._ask_pool(pool, wire, stream=stream)
         if isinstance(answer, PoolStream):
             try:
                 while await answer.read():

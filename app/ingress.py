@@ -14,8 +14,9 @@ from app.access.keys import may_see
 from app.access.visit import Visit
 from app.adapter_api import add_adapters
 from app.asgi import Client, send_error
+from app.asking import Told
 from app.endpoints import ANTHROPIC_PATHS, ROUTES
-from app.gateway import Gateway, Told
+from app.gateway import Gateway
 from app.openapi import request_body
 from app.routing import names
 from deployments.engine import Endpoint

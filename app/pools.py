@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app.resilience.breaker import Breakers
 from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.engine import Capabilities
@@ -30,8 +32,10 @@ class PoolState:
     ready: bool
     reason: str  # why it isn't ready, in a few words; "running" where it is
     deployed_s: float = 0.0  # when its application was last deployed, in seconds since the epoch
+    replicas: int = 0  # that run
 
 
+FAILING = "failing"  # up, but its answers fail: it is left alone for some seconds
 NOT_A_POOL = "not a pool"  # an application of another kind, such as the ingress
 NOT_DEPLOYED = PoolState(False, "not deployed")
 
@@ -41,6 +45,7 @@ class PoolDirectory:
 
     def __init__(self, store: AdapterStore | None = None) -> None:
         self.store = store or AdapterStore()
+        self.breakers = Breakers()
         self._live: Mapping[str, LiveAdapter] = {}
         self._states: dict[str, PoolState] = {}
         self._handles: dict[str, DeploymentHandle[Any]] = {}
@@ -56,10 +61,11 @@ class PoolDirectory:
     def view(self, pool: str) -> PoolView:
         """A pool as requests are routed by."""
         state, (_, described) = self.state(pool), self._descriptions.get(pool, (0, None))
+        asked = self.breakers.lets_in(pool, time.monotonic())
         return PoolView(
             pool,
-            state.ready,
-            state.reason,
+            state.ready and asked,
+            state.reason if asked else FAILING,
             described["engine"] if described else None,
             self._can.get(pool),
         )
@@ -185,4 +191,4 @@ def _read_state(application: Any) -> PoolState:
         reason = application.status.value.lower()
         return PoolState(False, NOT_A_POOL if reason == "running" else reason, deployed_s)
     running = deployment.replica_states.get("RUNNING", 0)
-    return PoolState(bool(running), "running" if running else deployment.status.value.lower(), deployed_s)
+    return PoolState(bool(running), "running" if running else deployment.status.value.lower(), deployed_s, running)

@@ -37,6 +37,7 @@ def test_defaults() -> None:
             "default_max_tokens": 512,
             "timeouts": {"queue_s": 60.0, "first_token_s": 600.0, "between_tokens_s": 300.0, "total_s": None},
         },
+        "resilience": {"max_attempts": 3, "breaker": {"window": 20, "min_failures": 5, "open_s": 10.0}},
         "access": {"keys_file": None, "keys_env": None, "anonymous": False},
         "max_body_bytes": 33_554_432,
         "body_timeout_s": 60.0,
@@ -114,7 +115,7 @@ def test_every_plain_key_has_a_variable() -> None:
         "status_interval_s": "ENGINEHOUSE_INGRESS_STATUS_INTERVAL_S",
         "token_plane": "ENGINEHOUSE_INGRESS_TOKEN_PLANE",
     }
-    structured = {"models", "aliases", "routes", "request_types", "admission", "access"}
+    structured = {"models", "aliases", "routes", "request_types", "admission", "resilience", "access"}
     assert set(environment_variables()) == set(IngressConfig.model_fields) - structured
 
 

@@ -574,11 +574,12 @@ class TestAPoolThatGivesNoAnswer:
         error: Exception,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        pools.handles["a"].items = (error,)
+        for handle in pools.handles.values():
+            handle.items = (error,)
         response = await self.post(client, stream)
         assert (response.status_code, response.headers["retry-after"]) == (503, "7")
         assert error_of(response) == {
-            "message": "The pool 'a' lost the replica that had this request.",
+            "message": "The pool 'b' lost the replica that had this request.",
             "type": "server_error",
             "param": None,
             "code": "replica_lost",

@@ -14,7 +14,7 @@ from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.wire import Description
 
-RUNNING = PoolState(True, "running")
+RUNNING = PoolState(True, "running", replicas=1)
 DESCRIPTION: Description = {"engine": "toy", "capabilities": {"n": True}}
 
 
@@ -80,7 +80,7 @@ def every_millisecond() -> float:
     [
         (
             application(ApplicationStatus.RUNNING, Pool=deployment(DeploymentStatus.HEALTHY, RUNNING=2)),
-            RUNNING,
+            PoolState(True, "running", replicas=2),
         ),
         (  # An update, or one dead replica of several: what runs can answer.
             application(ApplicationStatus.DEPLOYING, Pool=deployment(DeploymentStatus.UPDATING, RUNNING=1, STARTING=1)),
