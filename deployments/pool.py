@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from deployments.wire import Description, Head, PlaneOutcome, Refusal, WireReque
 logger = logging.getLogger("ray.serve")
 
 ENGINE_RESTART_S = 30  # what a client is told to wait while a dead engine's replica is replaced
+LAST_WORDS_S = 0.2  # for the clients of a dead engine's streams to be told, before its replica ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,10 @@ class Pool:
                 except ReaderGoneError:
                     pass  # leaving the body aborts generation
                 except Exception as error:
-                    logger.error("the engine failed while it answered", exc_info=error)
+                    if isinstance(error, EngineDeadError):
+                        self._died(error)
+                    else:
+                        logger.error("the engine failed while it answered", exc_info=error)
                     outlet.broken()
                 else:
                     outlet.end()
@@ -104,8 +109,12 @@ class Pool:
         async with aclosing(begun.body) as body:
             yield self._head(begun.response)
             yield begun.first
-            async for chunk in body:
-                yield chunk
+            try:
+                async for chunk in body:
+                    yield chunk
+            except EngineDeadError as error:
+                self._died(error)
+                raise
 
     async def _begin(self, request: WireRequest) -> "EngineResponse | _Begun":
         """An answer up to its first bytes, so that an engine that fails before them gives an error's status; one that
@@ -118,7 +127,7 @@ class Pool:
             return _Begun(response, await anext(body, b""), body)
         except Exception as error:
             await body.aclose()
-            return _failure(error, request["endpoint"])
+            return await self._failure(error, request["endpoint"])
         except BaseException:
             await body.aclose()
             raise
@@ -129,7 +138,20 @@ class Pool:
             refuse_beyond(self._can, request, self._engine_name)
             return await self._engine.handle(request)
         except Exception as error:
-            return _failure(error, request.endpoint)
+            return await self._failure(error, request.endpoint)
+
+    async def _failure(self, error: Exception, endpoint: Endpoint) -> EngineResponse:
+        if isinstance(error, EngineDeadError):
+            self._died(error)
+            await self._end()
+        return _envelope(error, endpoint)
+
+    def _died(self, error: EngineDeadError) -> None:
+        """The engine is dead. May be called several times."""
+        logger.error("%s", error)
+
+    async def _end(self) -> None:
+        """Wait until this replica has ended, if it does."""
 
     def _head(self, response: EngineResponse) -> Head:
         headers = {**response.headers, **self._engine.headers, "x-enginehouse-engine": self._engine_name}
@@ -159,17 +181,20 @@ class Pool:
         return await self._adapters.reconcile()
 
     async def check_health(self) -> None:
-        await self._engine.health()
+        try:
+            await self._engine.health()
+        except EngineDeadError as error:
+            self._died(error)
+            raise
         self._adapters.look()
 
 
-def _failure(error: Exception, endpoint: Endpoint) -> EngineResponse:
+def _envelope(error: Exception, endpoint: Endpoint) -> EngineResponse:
     """The envelope for what went wrong before the first byte."""
     match error:
         case ApiError():
             api_error = error
         case EngineDeadError():
-            logger.error("%s", error)
             api_error = unavailable("The engine failed and is being replaced.", "engine_dead", ENGINE_RESTART_S)
         case _:
             logger.error("the engine failed a request", exc_info=error)
@@ -179,7 +204,14 @@ def _failure(error: Exception, endpoint: Endpoint) -> EngineResponse:
 
 
 class PoolReplica(Pool):
-    """A `Pool` in a Serve replica, which starts and stops the engine."""
+    """A `Pool` in a Serve replica, which starts and stops the engine.
+
+    When the engine dies, the replica ends at once: Serve replaces it without waiting for health checks to fail, and
+    routers know that it is gone, instead of sending more to where answers come fast. Requests of which nothing was sent
+    are lost with it, so that the ingress asks another replica.
+    """
+
+    _ending: asyncio.TimerHandle | None = None
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         guard.contain()
@@ -192,6 +224,14 @@ class PoolReplica(Pool):
         await self._engine.start()
         await self._adapters.start()
         self._lines = Lines(ray.get_runtime_context().get_node_id())
+
+    def _died(self, error: EngineDeadError) -> None:
+        if self._ending is None:
+            logger.error("this replica ends, for its engine is dead: %s", error)
+            self._ending = asyncio.get_running_loop().call_later(LAST_WORDS_S, os._exit, 1)
+
+    async def _end(self) -> None:
+        await asyncio.Event().wait()
 
     async def __del__(self) -> None:
         if hasattr(self, "_engine"):

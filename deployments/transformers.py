@@ -159,7 +159,8 @@ class TransformersEngine(Engine):
                 output = await self._next(outputs)
                 finished = output.is_finished()
                 if output.error is not None:
-                    raise EngineDeadError(f"transformers failed a request: {output.error}")
+                    self._raise_if_dead()
+                    raise RuntimeError(f"transformers failed a request: {output.error}")
                 for token_id in output.generated_tokens[sent:]:
                     self._generated_tokens += 1
                     yield chooser.token(sent, token_id)

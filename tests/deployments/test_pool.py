@@ -1,6 +1,7 @@
+import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from deployments.config import PoolConfig
 from deployments.engine import Capabilities, Engine, EngineDeadError, EngineRequest, EngineResponse, EngineStats
 from deployments.errors import ApiError, unavailable
-from deployments.pool import ENGINE_RESTART_S, Pool, build
+from deployments.pool import ENGINE_RESTART_S, LAST_WORDS_S, Pool, PoolReplica, build
 from deployments.wire import Head, WireRequest
 
 REQUEST: WireRequest = {"endpoint": "chat/completions", "body": b"{}", "request_id": "id1", "adapter": None}
@@ -247,6 +248,67 @@ async def test_the_pool_is_as_healthy_as_its_engine() -> None:
     await pool(FakeEngine()).check_health()
     with pytest.raises(EngineDeadError):
         await pool(FakeEngine(failure=DEAD)).check_health()
+
+
+class Replica(PoolReplica):
+    """A replica without Serve."""
+
+    def __init__(self, engine: Engine) -> None:
+        Pool.__init__(self, engine, "fake")
+
+    def __del__(self) -> None:  # type: ignore[override]
+        """Nothing was started."""
+
+
+async def health(replica: Replica) -> None:
+    with pytest.raises(EngineDeadError):
+        await replica.check_health()
+    await asyncio.Event().wait()
+
+
+async def stream(replica: Replica) -> None:
+    with pytest.raises(EngineDeadError):
+        [part async for part in replica.stream(REQUEST)]
+    await asyncio.Event().wait()
+
+
+async def whole(replica: Replica) -> None:
+    await replica.respond(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("ask", "engine"),
+    [
+        (health, FakeEngine(failure=DEAD)),
+        (stream, FakeEngine(failure=DEAD, chunks=(b"one",))),
+        (stream, FakeEngine(failure=DEAD)),
+        (whole, FakeEngine(failure=DEAD, fails_at_once=True)),
+    ],
+    ids=["health", "mid-stream", "before a stream", "whole"],
+)
+async def test_a_replica_ends_with_its_engine(
+    ask: Callable[[Replica], Coroutine[Any, Any, None]], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun is told first, what wasn't is lost with it."""
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    replica = Replica(engine)
+    asked = [asyncio.create_task(ask(replica)) for _ in range(3)]
+    await asyncio.sleep(LAST_WORDS_S / 2)
+    assert not ended
+    await asyncio.sleep(LAST_WORDS_S)
+    assert ended == [1]
+    assert not any(each.done() for each in asked)
+    for each in asked:
+        each.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_replica_outlives_a_request_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os._exit", pytest.fail)
+    replica = Replica(FakeEngine(failure=CRASH, fails_at_once=True))
+    assert (await replica.respond(REQUEST))["status"] == 500
+    await asyncio.sleep(1.2 * LAST_WORDS_S)
 
 
 def actor_options(config: PoolConfig) -> dict[str, Any]:
