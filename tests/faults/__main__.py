@@ -1,0 +1,70 @@
+"""`python -m tests.faults`: what operators fear, done to a real server on purpose."""
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from tests.faults import rows as _  # noqa: F401 (registers them)
+from tests.faults.rig import Rig, rigged
+from tests.faults.suite import FULL, ROWS, SHORT, Row, Seen, Size, carry_out
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def choose(parts: tuple[str, ...]) -> list[Row]:
+    """The rows whose name has one of these in it; without any, all.
+
+    Raises:
+        click.UsageError: there is none.
+    """
+    found = [each for each in ROWS.values() if not parts or any(part in each.name for part in parts)]
+    if not found:
+        raise click.UsageError(
+            f"no fault's name has {' or '.join(map(repr, parts))} in it; there are: {', '.join(ROWS)}"
+        )
+    return found
+
+
+async def run(chosen: list[Row], rig: Rig, size: Size) -> dict[str, Seen]:
+    found = {}
+    for each in chosen:
+        tell(f"{each.name} ...")
+        found[each.name] = seen = await carry_out(each, rig, size)
+        tell(f"{each.name}: {seen.seconds:.0f} s, {'; '.join(seen.misses) or 'as it must be'}")
+    return found
+
+
+def as_text(found: Mapping[str, Seen]) -> str:
+    """The table: markdown, for the document that has it too."""
+    lines = ["| what is done | what must happen | counts | |", "| --- | --- | --- | --- |"]
+    for name, seen in found.items():
+        counts = ", ".join(f"{what} {count:,g}" for what, count in seen.counts.items())
+        lines.append(f"| {name} | {ROWS[name].must} | {counts} | {'; '.join(seen.misses) or 'ok'} |")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--short", is_flag=True, help="A tenth of it, as the tests do it.")
+@click.option("--fault", "parts", multiple=True, metavar="PART", help="Only those with this in their name; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def main(short: bool, parts: tuple[str, ...], as_json: bool) -> None:
+    """Kill, hang and change the parts of a real server under load, and count what its clients see. Exit 1: a miss."""
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)  # of this process's handles, among the progress
+    chosen = choose(parts)
+    with tempfile.TemporaryDirectory() as folder, rigged(Path(folder)) as rig:
+        found = asyncio.run(run(chosen, rig, SHORT if short else FULL))
+    print(json.dumps({name: asdict(seen) for name, seen in found.items()}) if as_json else as_text(found))
+    sys.exit(any(seen.misses for seen in found.values()))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.faults")

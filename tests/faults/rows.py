@@ -1,0 +1,214 @@
+"""The kinds of faults, and what must come of each."""
+
+import asyncio
+import signal
+import statistics
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+
+from tests.faults.load import Clients, Tally
+from tests.faults.rig import DIES_AFTER, INGRESSES, REPLICAS, Rig
+from tests.faults.suite import Seen, Size, row
+
+CLIENTS = 40
+STOPS_WITHIN_MS = 20  # the engine, after its client has left; in the median
+LONG = "Tell me of the sea and of the moon. " * 60
+BROKEN = {"engine_lost"}  # what clients of streams that had begun are told
+
+
+def clean(seen: Seen, tally: Tally, told: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """No answer was wrong or cut, and no client was told of another failure than these."""
+    seen.counts.update(tally.counts())
+    seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")
+    seen.must(not tally.cut, f"cut off: {dict(tally.cut)}")
+    seen.must(set(tally.told) <= told, f"told: {dict(tally.told)}")
+
+
+@row("clients leave")
+async def leaves(rig: Rig, size: Size, seen: Seen) -> None:
+    """The engine stops, in the median within 20 ms: in mid-stream, before the first token, of a whole answer."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        for when, leave in {"in mid-stream": _in_mid_stream, "before a token": _before, "whole": _whole}.items():
+            took_ms = [await _stops(rig, session, leave) for _ in range(size.rounds)]
+            median = seen.counts[f"ms {when}"] = round(statistics.median(took_ms), 1)
+            seen.must(median <= STOPS_WITHIN_MS, f"{when}: the engine stops after {median} ms")
+    seen.counts["left"] = 3 * size.rounds
+
+
+async def _stops(rig: Rig, session: aiohttp.ClientSession, leave: Callable[..., Awaitable[None]]) -> float:
+    """How long an engine goes on after a client has left, in ms, as far as its own counts show."""
+    await leave(rig, session)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    async with asyncio.timeout(10):
+        while await rig.busy("thorough"):
+            pass
+    return (loop.time() - began_s) * 1000
+
+
+def _body(prompt: str, *, stream: bool) -> dict[str, object]:
+    message = {"role": "user", "content": prompt}
+    return {"model": "thorough", "messages": [message], "stream": stream, "max_tokens": 3000}
+
+
+async def _in_mid_stream(rig: Rig, session: aiohttp.ClientSession) -> None:
+    answer = await session.post(f"{rig.url}/v1/chat/completions", json=_body("Hi.", stream=True))
+    for _ in range(5):
+        await answer.content.readline()
+    answer.close()
+
+
+async def _before(rig: Rig, session: aiohttp.ClientSession) -> None:
+    await _leave_unanswered(rig, session, _body(LONG, stream=True))
+
+
+async def _whole(rig: Rig, session: aiohttp.ClientSession) -> None:
+    await _leave_unanswered(rig, session, _body("Hi.", stream=False))
+
+
+async def _leave_unanswered(rig: Rig, session: aiohttp.ClientSession, body: dict[str, object]) -> None:
+    asked = asyncio.ensure_future(session.post(f"{rig.url}/v1/chat/completions", json=body))
+    async with asyncio.timeout(10):
+        while not await rig.busy("thorough"):
+            assert not asked.done()
+    asked.cancel()
+
+
+@row("an engine dies in mid-stream")
+async def dies(rig: Rig, size: Size, seen: Seen) -> None:
+    """Each of its streams ends with an error event, without [DONE], and is counted; its replica is replaced."""
+    streams, rounds = 10, max(2, size.rounds // 8)
+    told = Counter[str]()
+    before = rig.counted("enginehouse_streams_broken_total", pool="mortal")
+    for _ in range(rounds):
+        await rig.until_whole()
+        clients = Clients(rig.url, "mortal", streams)
+        async with aiohttp.ClientSession() as session:
+            asked = (clients.ask(session, "Hi.", stream=True, tokens=DIES_AFTER) for _ in range(streams))
+            await asyncio.gather(*asked)
+        told += clients.tally.told
+        seen.must(not clients.tally.wrong and not clients.tally.cut, f"{clients.tally.counts()}")
+    seen.counts |= {"streams": rounds * streams, "told": told["engine_lost"]}
+    seen.must(told == {"engine_lost": rounds * streams}, f"told: {dict(told)}")
+
+    def counted() -> float:
+        return rig.counted("enginehouse_streams_broken_total", pool="mortal") - before
+
+    await rig.until(lambda: counted() == rounds * streams, "they are counted", 30)
+    await rig.until_whole()
+
+
+@row("a pool fails before the first byte")
+async def fails(rig: Rig, size: Size, seen: Seen) -> None:
+    """The next pool of the route answers, in few attempts; once it is there again, it is asked again."""
+    clients = Clients(rig.url, "outside", 8)
+
+    async def kill() -> None:
+        rig.outside.kill()
+
+    tally = await clients.run(size.requests // 4, kill)
+    clean(seen, tally, BROKEN)  # those whose streams had begun
+    seen.must(tally.told.total() <= 8, f"{tally.told.total()} were told")
+    seen.must(tally.answered["outside"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")
+    seen.must(max(tally.attempts) <= 3, f"attempts: {dict(tally.attempts)}")
+    seen.counts["answered by the next"] = tally.answered["spare"]
+    await asyncio.to_thread(rig.outside.start)
+    seen.must(await _is_asked_again(rig, "outside"), "it isn't asked again")
+
+
+@row("a pool is full")
+async def full(rig: Rig, size: Size, seen: Seen) -> None:
+    """The next pool of the route answers: no client is told."""
+    tally = await Clients(rig.url, "small", 20, await rig.texts()).run(size.requests // 4)
+    clean(seen, tally)
+    seen.must(tally.answered["small"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")
+    seen.counts["answered by the next"] = tally.answered["spare"]
+
+
+async def _is_asked_again(rig: Rig, pool: str, seconds: float = 60) -> bool:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < deadline:
+        tally = await Clients(rig.url, pool, 1).run(8)
+        if tally.answered[pool] == 8:
+            return True
+        await asyncio.sleep(0.5)
+    return False
+
+
+@row("a replica is killed")
+async def killed(rig: Rig, size: Size, seen: Seen) -> None:
+    """No answer is lost or cut short without a word, and the pool is whole again without help."""
+
+    async def kill() -> None:
+        rig.signal("steady")
+        await rig.until_whole()
+
+    tally = await Clients(rig.url, "alone", CLIENTS, await rig.texts()).run(size.requests, kill)
+    clean(seen, tally, BROKEN)
+    seen.must(tally.told.total() <= CLIENTS, f"{tally.told.total()} were told")
+    seen.must(len(rig.server.replicas("steady")) == REPLICAS, "it isn't whole")
+
+
+@row("an engine hangs")
+async def hangs(rig: Rig, size: Size, seen: Seen) -> None:
+    """Its timeout fires, then it is left alone; others go on, and a probe brings it back."""
+    victim = rig.signal("stuck", signal.SIGSTOP)
+    try:
+        tally = await Clients(rig.url, "stuck", 6).run(size.requests // 8)
+        seen.must(set(tally.answered) == {"spare"}, f"answered by {dict(tally.answered)}")
+        clean(seen, tally, {"first_token_timeout", "total_timeout"})
+        seen.must(0 < tally.told.total() <= 24, f"{tally.told.total()} were told")
+    finally:
+        victim.send_signal(signal.SIGCONT)
+    seen.must(await _is_asked_again(rig, "stuck"), "it isn't asked again")
+    await rig.until_whole()
+
+
+@row("pools and routes change")
+async def changes(rig: Rig, size: Size, seen: Seen) -> None:
+    """No request fails during a rolling update, a change of routes, and when replicas are taken away."""
+    pool, ingress = rig.application("steady"), rig.application("ingress")
+    engine, [deployment] = pool["args"]["engine_args"], pool["deployments"]
+    models = ingress["deployments"][0]["user_config"]["models"]
+
+    async def change() -> None:
+        engine["kv_blocks"] = 20_000
+        await rig.deploy()
+        await asyncio.sleep(1)
+        await rig.until_whole()
+        models["backed"]["pools"].reverse()
+        await rig.deploy()
+        await asyncio.sleep(3)
+        deployment["num_replicas"] = 1
+        await rig.deploy()
+        await asyncio.sleep(1)
+        await rig.until_whole()
+
+    try:
+        tally = await Clients(rig.url, "backed", CLIENTS, await rig.texts()).run(size.requests, change)
+    finally:
+        deployment["num_replicas"] = REPLICAS
+        models["backed"]["pools"].reverse()
+        await rig.deploy()
+        await asyncio.sleep(1)
+        await rig.until_whole()
+    clean(seen, tally)
+    seen.must(tally.answered["steady"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")
+
+
+@row("an ingress replica is killed")
+async def ingress_killed(rig: Rig, size: Size, seen: Seen) -> None:
+    """Its streams end with an error or are cut, never as if they were whole; others answer at once."""
+
+    async def kill() -> None:
+        rig.signal("ingress")
+        await rig.until_whole()
+
+    tally = await Clients(rig.url, "alone", CLIENTS, await rig.texts()).run(size.requests, kill)
+    seen.counts.update(tally.counts())
+    seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")
+    lost = tally.cut.total() + tally.told.total()
+    seen.must(lost <= CLIENTS, f"{lost} were lost, of {CLIENTS} that were under way")
+    seen.must(len(rig.server.replicas("ingress")) == INGRESSES, "it isn't whole")
