@@ -30,7 +30,7 @@ class Stream(PoolStream):
 
 
 def patience(**seconds: Any) -> Patience:
-    off: dict[str, Any] = {"first_token_s": None, "between_tokens_s": None, "total_s": None}
+    off: dict[str, Any] = {"first_token_s": None, "between_tokens_s": None, "unread_s": None, "total_s": None}
     return Patience(TimeoutsConfig.model_validate(off | seconds))
 
 
