@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from starlette.types import Message, Receive, Send
 
 from app.calls import PoolStream
-from app.patience import Left, Patience, StreamWatch, TooSlowError
+from app.patience import Patience, StreamWatch, TooSlowError
 from deployments.errors import ApiError
 from deployments.wire import Head, WireResponse
 
@@ -87,14 +87,16 @@ async def send_stream(
     told: Mapping[str, str],
     broken: Callable[[str, str], bytes],
     patience: Patience,
-    left: Left,
+    left: Callable[[], None] | None,
+    broke: Callable[[str], None],
 ) -> None:
     """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks.
 
-    `left` is called as soon as the pool's stream is left, which may be long before the client has read all of it. To
-    one that won't read the event either no end is sent: on return without one, the server closes the connection.
+    `left` is called as soon as the pool's stream is left, which may be long before the client has read all of it;
+    `broke` with the code of how it broke. To a client that won't read the event either no end is sent: on return
+    without one, the server closes the connection.
     """
-    watch = StreamWatch(stream, patience, left)
+    watch = StreamWatch(stream, patience, left, broke)
     try:
         head = stream.head
         await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, told)})
@@ -105,8 +107,8 @@ async def send_stream(
             data = broken(error.message, error.code)
         except Exception as error:
             logger.warning("a stream broke: %r", error)
-            watch.code = "engine_lost"
-            data = broken("The engine was lost while it answered.", watch.code)
+            watch.broke("engine_lost")
+            data = broken("The engine was lost while it answered.", "engine_lost")
         watch.leave()  # before its end is read: a client that is slow to do so keeps nobody out
         await send({"type": "http.response.body", "body": data})
     except asyncio.CancelledError:

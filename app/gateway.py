@@ -47,7 +47,7 @@ class Gateway:
         self.gate = Gate()
         self.access = access or Access()
         self.started = int(time.time())
-        self._broken = Counter(
+        self._broken_streams = Counter(
             "enginehouse_streams_broken_total",
             description="Streams that were broken off after they had begun, by the code that says why.",
             tag_keys=("pool", "code"),
@@ -120,21 +120,19 @@ class Gateway:
         try:
             if isinstance(begun.answer, PoolStream):
                 broken = anthropic_error_event if asking.wire["endpoint"] == "messages" else error_event
-                left = partial(self._left, begun.trial, asking, ticket)
-                await send_stream(send, begun.answer, asking.told, broken, asking.patience, left)
+                left = ticket.give_back if ticket is not None else None
+                broke = partial(self._broke, begun.trial, asking)
+                await send_stream(send, begun.answer, asking.told, broken, asking.patience, left, broke)
             else:
                 await send_whole(send, begun.answer, asking.told)
         finally:
             begun.trial.end()
 
-    def _left(self, trial: Trial, asking: Asking, ticket: Ticket | None, code: str | None) -> None:
-        """A stream no longer comes; `code`: how it broke, if it did."""
-        if ticket is not None:
-            ticket.give_back()
+    def _broke(self, trial: Trial, asking: Asking, code: str) -> None:
+        """A stream did, after it had begun."""
         if code == "between_tokens_timeout":
             trial.failed(asking.patience.loop.time())
-        if code is not None:
-            self._broken.inc(tags={"pool": asking.told["x-enginehouse-pool"], "code": code})
+        self._broken_streams.inc(tags={"pool": asking.told["x-enginehouse-pool"], "code": code})
 
     async def _admit(self, routed: Routed, pools: Sequence[str], key: str) -> Ticket | None:
         """The right to ask a pool; None where there are no limits."""

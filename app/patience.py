@@ -71,9 +71,6 @@ class Patience:
         return TooSlowError(message, "client_too_slow")
 
 
-Left = Callable[[str | None], None]  # called once, when a pool's stream is left, with the code of how it broke
-
-
 class StreamWatch:
     """Gives a stream up that takes too long, or whose client does. A token costs it a few assignments: there is one
     timer, and whatever isn't reading of the stream is sending to the client.
@@ -82,16 +79,23 @@ class StreamWatch:
     through, with the event that says why. After that the task that sends is cancelled. Made in that task.
     """
 
-    def __init__(self, stream: PoolStream, patience: Patience, left: Left = lambda code: None) -> None:
+    def __init__(
+        self,
+        stream: PoolStream,
+        patience: Patience,
+        left: Callable[[], None] | None = None,
+        broke: Callable[[str], None] | None = None,
+    ) -> None:
+        """`left` is called once, when the pool has no more to do with the stream; `broke` at most once, with the code
+        that says why its client doesn't get all of it."""
         self._stream = stream
         self._patience = patience
-        self._left = left
-        self._is_left = False
+        self._left, self._is_left = left, False
+        self._broke, self._is_broken = broke, False
         self._loop = patience.loop
         self._task = asyncio.current_task()
         self._sending = True
         self._since = self._loop.time()  # it sends, or reads
-        self.code: str | None = None  # once it broke
         self._error: TooSlowError | None = None  # once it was given up
         self._cut = False
         self._timer = self._next()
@@ -126,7 +130,14 @@ class StreamWatch:
         if not self._is_left:
             self._is_left = True
             self._stream.leave()
-            self._left(self.code)
+            if self._left is not None:
+                self._left()
+
+    def broke(self, code: str) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            if self._broke is not None:
+                self._broke(code)
 
     def _next(self) -> asyncio.TimerHandle | None:
         ends = [at for at, _ in self._limits(self._loop.time())]
@@ -145,7 +156,7 @@ class StreamWatch:
     def _look(self) -> None:
         now = self._loop.time()
         if self._error is not None:
-            self._cut_off()
+            self._cut_off(self._error)
             return
         for at, error in self._limits(now):
             if now >= at:
@@ -155,15 +166,18 @@ class StreamWatch:
 
     def _give_up(self, error: TooSlowError) -> None:
         logger.warning("a stream was given up: %s", error)
-        self._error, self.code = error, self.code or error.code
+        self._error = error
+        if not self._is_left:  # else only its end is unread, and may still be read
+            self.broke(error.code)
         if self._sending:
             self.leave()
         else:
             self._stream.fail(error)
         self._timer = self._loop.call_later(GRACE_S, self._look)
 
-    def _cut_off(self) -> None:
-        logger.warning("a client's connection is closed: it didn't read why its stream was given up")
+    def _cut_off(self, error: TooSlowError) -> None:
+        logger.warning("a client's connection is closed: it hasn't read the end of its stream")
+        self.broke(error.code)
         self._cut = True
         if self._task is not None:
             self._task.cancel()
