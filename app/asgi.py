@@ -87,12 +87,16 @@ async def send_stream(
     told: Mapping[str, str],
     broken: Callable[[str, str], bytes],
     patience: Patience,
-) -> str | None:
+    left: Callable[[], None] | None,
+    broke: Callable[[str], None],
+) -> None:
     """Pass an answer on as it comes, with headers of our own; `broken` makes the event for one that breaks.
 
-    Returns the code of that event, where it broke.
+    `left` is called as soon as the pool's stream is left, which may be long before the client has read all of it;
+    `broke` with the code of how it broke. To a client that won't read the event either no end is sent: on return
+    without one, the server closes the connection.
     """
-    watch, code = StreamWatch(stream, patience), None
+    watch = StreamWatch(stream, patience, left, broke)
     try:
         head = stream.head
         await send({"type": "http.response.start", "status": head["status"], "headers": _headers(head, told)})
@@ -100,18 +104,18 @@ async def send_stream(
             while data := await watch.read():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except TooSlowError as error:
-            logger.warning("a stream was given up: %s", error)
-            code = error.code
-            data = broken(error.message, code)
+            data = broken(error.message, error.code)
         except Exception as error:
             logger.warning("a stream broke: %r", error)
-            code = "engine_lost"
-            data = broken("The engine was lost while it answered.", code)
+            watch.broke("engine_lost")
+            data = broken("The engine was lost while it answered.", "engine_lost")
+        watch.leave()  # before its end is read: a client that is slow to do so keeps nobody out
         await send({"type": "http.response.body", "body": data})
-        return code
+    except asyncio.CancelledError:
+        if not watch.took_back():
+            raise
     finally:
         watch.stop()
-        stream.leave()
 
 
 async def send_whole(send: Send, answer: WireResponse, told: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ray.util.metrics import Counter
 from starlette.types import Receive, Scope, Send
 
 from app.access.access import Access
@@ -21,6 +22,7 @@ from app.config import IngressConfig
 from app.patience import Patience
 from app.pools import PoolDirectory
 from app.resilience.attempts import Attempts
+from app.resilience.breaker import Trial
 from app.routing import names
 from app.routing.decide import Caller as Client
 from app.routing.request_type import Seen
@@ -45,6 +47,11 @@ class Gateway:
         self.gate = Gate()
         self.access = access or Access()
         self.started = int(time.time())
+        self._broken_streams = Counter(
+            "enginehouse_streams_broken_total",
+            description="Streams that were broken off after they had begun, by the code that says why.",
+            tag_keys=("pool", "code"),
+        )
 
     def configure(self, config: IngressConfig) -> None:
         """Another configuration, from now on; requests that are under way keep what they were routed by."""
@@ -104,22 +111,28 @@ class Gateway:
                     shadow = None
                 begun = await asking.attempt(ticket.pool if ticket else asking.attempts.left[0])
                 if begun is not None:
-                    await self._send(send, begun, asking)
+                    await self._send(send, begun, asking, ticket)
             finally:
                 if ticket is not None:
                     ticket.give_back()
 
-    async def _send(self, send: Send, begun: Begun, asking: Asking) -> None:
+    async def _send(self, send: Send, begun: Begun, asking: Asking, ticket: Ticket | None) -> None:
         try:
             if isinstance(begun.answer, PoolStream):
                 broken = anthropic_error_event if asking.wire["endpoint"] == "messages" else error_event
-                code = await send_stream(send, begun.answer, asking.told, broken, asking.patience)
-                if code == "between_tokens_timeout":
-                    begun.trial.failed(asking.patience.loop.time())
+                left = ticket.give_back if ticket is not None else None
+                broke = partial(self._broke, begun.trial, asking)
+                await send_stream(send, begun.answer, asking.told, broken, asking.patience, left, broke)
             else:
                 await send_whole(send, begun.answer, asking.told)
         finally:
             begun.trial.end()
+
+    def _broke(self, trial: Trial, asking: Asking, code: str) -> None:
+        """A stream did, after it had begun."""
+        if code == "between_tokens_timeout":
+            trial.failed(asking.patience.loop.time())
+        self._broken_streams.inc(tags={"pool": asking.told["x-enginehouse-pool"], "code": code})
 
     async def _admit(self, routed: Routed, pools: Sequence[str], key: str) -> Ticket | None:
         """The right to ask a pool; None where there are no limits."""

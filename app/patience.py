@@ -1,12 +1,19 @@
 """How long a request may take: timeouts that say which one it was."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from app.admission.settings import TimeoutsConfig
 from app.calls import PoolStream
 from deployments.errors import ApiError
+
+logger = logging.getLogger("ray.serve")
+
+# For a client whose stream was given up to take what was sent before, and the event that says why. It holds no engine
+# any more, but its connection, which one that never reads would hold for ever.
+GRACE_S = 10.0
 
 
 class TooSlowError(Exception):
@@ -52,46 +59,125 @@ class Patience:
         message = f"The answer wasn't whole within {self.config.total_s or 0:g} s (timeouts.total_s)."
         return TooSlowError(message, "total_timeout")
 
+    def stall_error(self) -> TooSlowError:
+        message = f"No token came within {self.config.between_tokens_s or 0:g} s (timeouts.between_tokens_s)."
+        return TooSlowError(message, "between_tokens_timeout")
+
+    def unread_error(self) -> TooSlowError:
+        message = (
+            "So much of the answer was left unread that no more of it could be sent for "
+            f"{self.config.unread_s or 0:g} s (timeouts.unread_s)."
+        )
+        return TooSlowError(message, "client_too_slow")
+
 
 class StreamWatch:
-    """Has a stream fail that takes too long. It's one timer: a token costs it two assignments."""
+    """Gives a stream up that takes too long, or whose client does. A token costs it a few assignments: there is one
+    timer, and whatever isn't reading of the stream is sending to the client.
 
-    def __init__(self, stream: PoolStream, patience: Patience) -> None:
+    A stream given up while its client doesn't read is left at once; what is being sent then has `GRACE_S` to get
+    through, with the event that says why. After that the task that sends is cancelled. Made in that task.
+    """
+
+    def __init__(
+        self,
+        stream: PoolStream,
+        patience: Patience,
+        left: Callable[[], None] | None = None,
+        broke: Callable[[str], None] | None = None,
+    ) -> None:
+        """`left` is called once, when the pool has no more to do with the stream; `broke` at most once, with the code
+        that says why its client doesn't get all of it."""
         self._stream = stream
         self._patience = patience
+        self._left, self._is_left = left, False
+        self._broke, self._is_broken = broke, False
         self._loop = patience.loop
-        self._waiting_since: float | None = None  # for the stream; a slow client isn't its fault
+        self._task = asyncio.current_task()
+        self._sending = True
+        self._since = self._loop.time()  # it sends, or reads
+        self._error: TooSlowError | None = None  # once it was given up
+        self._cut = False
         self._timer = self._next()
 
     async def read(self) -> bytes:
-        """What has come of the stream."""
-        self._waiting_since = self._loop.time()
-        data = await self._stream.read()
-        self._waiting_since = None
-        return data
+        """What has come of the stream.
+
+        Raises:
+            TooSlowError: it was given up.
+            Exception: it broke.
+        """
+        if self._error is not None:
+            raise self._error
+        self._since, self._sending = self._loop.time(), False
+        try:
+            return await self._stream.read()
+        finally:
+            self._since, self._sending = self._loop.time(), True
+
+    def took_back(self) -> bool:
+        """Whether it was this that cancelled the task, for its client didn't read, and nobody else did."""
+        return self._cut and self._task is not None and not self._task.uncancel()
 
     def stop(self) -> None:
         """The stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
+        self.leave()
+
+    def leave(self) -> None:
+        """The pool has no more to do with it. Safe to call twice."""
+        if not self._is_left:
+            self._is_left = True
+            self._stream.leave()
+            if self._left is not None:
+                self._left()
+
+    def broke(self, code: str) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            if self._broke is not None:
+                self._broke(code)
 
     def _next(self) -> asyncio.TimerHandle | None:
-        ends = [at for at in (self._patience.total_at, self._stalls_at()) if at is not None]
+        ends = [at for at, _ in self._limits(self._loop.time())]
         return self._loop.call_at(min(ends), self._look) if ends else None
 
-    def _stalls_at(self) -> float | None:
-        """When the next token is due at the latest, as far as is known now."""
-        most_s = self._patience.config.between_tokens_s
-        since = self._loop.time() if self._waiting_since is None else self._waiting_since
-        return None if most_s is None else since + most_s
+    def _limits(self, now: float) -> Iterator[tuple[float, Callable[[], TooSlowError]]]:
+        """When it will have taken too long at the earliest, as far as is known now, and what is said then."""
+        patience, config = self._patience, self._patience.config
+        if patience.total_at is not None:
+            yield patience.total_at, patience.total_error
+        if config.between_tokens_s is not None:
+            yield (now if self._sending else self._since) + config.between_tokens_s, patience.stall_error
+        if config.unread_s is not None:
+            yield (self._since if self._sending else now) + config.unread_s, patience.unread_error
 
     def _look(self) -> None:
-        now, stalls_at = self._loop.time(), self._stalls_at()
-        if self._patience.total_at is not None and now >= self._patience.total_at:
-            self._stream.fail(self._patience.total_error())
-        elif stalls_at is not None and now >= stalls_at:
-            most_s = self._patience.config.between_tokens_s
-            message = f"No token came within {most_s:g} s (timeouts.between_tokens_s)."
-            self._stream.fail(TooSlowError(message, "between_tokens_timeout"))
+        now = self._loop.time()
+        if self._error is not None:
+            self._cut_off(self._error)
+            return
+        for at, error in self._limits(now):
+            if now >= at:
+                self._give_up(error())
+                return
+        self._timer = self._next()
+
+    def _give_up(self, error: TooSlowError) -> None:
+        logger.warning("a stream was given up: %s", error)
+        self._error = error
+        if not self._is_left:  # else only its end is unread, and may still be read
+            self.broke(error.code)
+        if self._sending:
+            self.leave()
         else:
-            self._timer = self._next()
+            self._stream.fail(error)
+        self._timer = self._loop.call_later(GRACE_S, self._look)
+
+    def _cut_off(self, error: TooSlowError) -> None:
+        logger.warning("a client's connection is closed: it hasn't read the end of its stream")
+        self.broke(error.code)
+        self._cut = True
+        if self._task is not None:
+            self._task.cancel()

@@ -54,6 +54,10 @@ class TimeoutsConfig(BaseModel):
     queue_s: Seconds = Field(60.0, description="For its turn to come, where a limit has it wait.")
     first_token_s: Seconds | None = Field(600.0, description="From its turn to the first token of a stream.")
     between_tokens_s: Seconds | None = Field(300.0, description="From each token of a stream to the next.")
+    unread_s: Seconds | None = Field(
+        60.0,
+        description="For a client that has left so much of its stream unread that no more can be sent, to read on.",
+    )
     total_s: Seconds | None = Field(None, description="From when the request has come to the end of its answer.")
 
 

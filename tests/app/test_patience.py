@@ -30,7 +30,7 @@ class Stream(PoolStream):
 
 
 def patience(**seconds: Any) -> Patience:
-    off: dict[str, Any] = {"first_token_s": None, "between_tokens_s": None, "total_s": None}
+    off: dict[str, Any] = {"first_token_s": None, "between_tokens_s": None, "unread_s": None, "total_s": None}
     return Patience(TimeoutsConfig.model_validate(off | seconds))
 
 
@@ -121,3 +121,32 @@ async def test_a_watch_that_was_stopped_does_nothing() -> None:
     watch.stop()
     await asyncio.sleep(0.03)
     assert stream.queue.empty()
+
+
+async def test_a_stream_whose_client_does_not_read() -> None:
+    """It's left at once, whatever still comes of it."""
+    stream, said = Stream(), list[str]()
+    watch = StreamWatch(stream, patience(unread_s=0.2), lambda: said.append("left"), said.append)
+    for token in (b"1", b"2"):
+        stream.queue.put_nowait(token)
+        assert await watch.read() == token
+        await asyncio.sleep(0.12)  # which it takes to send
+    assert said == []
+    stream.queue.put_nowait(b"3")
+    await watch.read()
+    await asyncio.sleep(0.4)
+    assert said == ["client_too_slow", "left"]
+    stream.queue.put_nowait(b"4")
+    with pytest.raises(TooSlowError, match=r"0.2 s \(timeouts.unread_s\)") as caught:
+        await watch.read()
+    assert caught.value.code == "client_too_slow"
+    watch.stop()
+    assert said == ["client_too_slow", "left"]
+
+
+async def test_a_slow_stream_is_not_its_client_s_fault() -> None:
+    stream = Stream()
+    watch = StreamWatch(stream, patience(unread_s=0.02))
+    asyncio.get_running_loop().call_later(0.07, stream.queue.put_nowait, b"1")
+    assert await watch.read() == b"1"
+    watch.stop()
