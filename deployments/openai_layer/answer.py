@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from deployments.engine import EngineResponse
+from deployments.engine import EngineDeadError, EngineResponse
 from deployments.errors import error_event
 from deployments.openai_layer.choice import Delta, Usage, gather
 from deployments.openai_layer.documents import DONE, Documents, event
@@ -59,6 +59,8 @@ async def _stream(plan: Plan, include_usage: bool) -> AsyncGenerator[bytes]:
                     if opening := b"".join(map(event, plan.documents.opening(len(plan.choices)))):
                         yield opening
                 yield event(plan.documents.chunk(index, delta))
+    except EngineDeadError:
+        raise  # the replica ends with its engine, and the ingress tells the clients of its streams
     except Exception:
         if not opened:
             raise

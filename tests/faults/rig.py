@@ -27,7 +27,7 @@ REPLICAS = 3  # of the pool `steady`
 DIES_AFTER = 400  # tokens
 BREAKER = {"window": 8, "min_failures": 3, "open_s": 2}
 TIMEOUTS = {"first_token_s": 5, "between_tokens_s": 5, "total_s": 20}
-PACED: dict[str, Any] = {"token_interval_s": 0.01, "answer_tokens": 4000}
+PACED: Any = {"token_interval_s": 0.01, "answer_tokens": 4000}
 # A prompt of 500 tokens takes it seconds, in steps of 80 ms.
 THOROUGH = {
     "prefill_tokens_per_s": 200,
@@ -48,7 +48,7 @@ MODELS = {  # the first of each: its pools
 }
 
 
-def pool(name: str, engine: str = "simulated", *, serve: dict[str, Any] | None = None, **engine_args: Any) -> Any:
+def pool(name: str, engine: Any = "simulated", *, serve: Any = None, **engine_args: Any) -> Any:
     return {
         "name": name,
         "route_prefix": None,
