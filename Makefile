@@ -36,6 +36,9 @@ conformance: .venv/installed ## Run one suite over every engine on this machine:
 fuzz: .venv/installed ## Ask for what nobody should, 100,000 times: a table, or ARGS="--inputs 1000 --seed 1 --json"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+faults: .venv/installed ## Kill, hang and change the parts of a server under load: a table, or ARGS="--short --fault hangs --json"
+	@$(BIN)/python -m tests.faults $(ARGS)
+
 bench-gateway: .venv/installed ## What gateways cost on the same work: a table, or ARGS="--json --runs 3 --plot costs.png"
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
@@ -52,5 +55,5 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test conformance fuzz bench-gateway bench-throughput bench-overload bench-replica-choice \
+.PHONY: help install serve lint test conformance fuzz faults bench-gateway bench-throughput bench-overload bench-replica-choice \
 	docs
