@@ -1,7 +1,7 @@
 """Loading and unloading adapters through the ingress, over pools and a store that are stand-ins."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from app import adapter_api
 from app.adapter_api import Target, choose_target
 from app.config import IngressConfig
 from app.gateway import Gateway
-from app.ingress import create_app
 from app.pools import PoolDirectory, PoolState
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.errors import ApiError
@@ -121,13 +120,6 @@ def gateway(pools: FakePools) -> Gateway:
     gateway = Gateway(pools)
     gateway.config = CONFIG
     return gateway
-
-
-@pytest.fixture
-async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(gateway), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://ingress") as client:
-        yield client
 
 
 async def soon(true: Callable[[], bool]) -> None:

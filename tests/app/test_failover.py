@@ -1,7 +1,6 @@
 """What the ingress does when a pool fails a request before the first byte of its answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -11,7 +10,6 @@ from ray.serve.exceptions import BackPressureError
 
 from app.config import IngressConfig
 from app.gateway import Gateway
-from app.ingress import create_app
 from app.pools import PoolState
 from app.routing.decide import PoolView
 from deployments.plane.hub import StreamLostError
@@ -63,13 +61,6 @@ def gateway(pools: Pools) -> Gateway:
     gateway = Gateway(pools)
     gateway.configure(config())
     return gateway
-
-
-@pytest.fixture
-async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(gateway), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-        yield client
 
 
 async def ask(client: httpx.AsyncClient, stream: bool = False) -> httpx.Response:

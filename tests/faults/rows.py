@@ -141,14 +141,18 @@ async def _is_asked_again(rig: Rig, pool: str, seconds: float = 60) -> bool:
 async def killed(rig: Rig, size: Size, seen: Seen) -> None:
     """No answer is lost or cut short without a word, and the pool is whole again without help."""
 
-    async def kill() -> None:
-        rig.signal("steady")
-        await rig.until_whole()
-
-    tally = await Clients(rig.url, "alone", CLIENTS, await rig.texts()).run(size.requests, kill)
+    tally = await _ask_while_one_is_killed(rig, size, "steady")
     clean(seen, tally, BROKEN)
     seen.must(tally.told.total() <= CLIENTS, f"{tally.told.total()} were told")
     seen.must(len(rig.server.replicas("steady")) == REPLICAS, "it isn't whole")
+
+
+async def _ask_while_one_is_killed(rig: Rig, size: Size, application: str) -> Tally:
+    async def kill() -> None:
+        rig.signal(application)
+        await rig.until_whole()
+
+    return await Clients(rig.url, "alone", CLIENTS, await rig.texts()).run(size.requests, kill)
 
 
 @row("an engine hangs")
@@ -202,11 +206,7 @@ async def changes(rig: Rig, size: Size, seen: Seen) -> None:
 async def ingress_killed(rig: Rig, size: Size, seen: Seen) -> None:
     """Its streams end with an error or are cut, never as if they were whole; others answer at once."""
 
-    async def kill() -> None:
-        rig.signal("ingress")
-        await rig.until_whole()
-
-    tally = await Clients(rig.url, "alone", CLIENTS, await rig.texts()).run(size.requests, kill)
+    tally = await _ask_while_one_is_killed(rig, size, "ingress")
     seen.counts.update(tally.counts())
     seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")
     lost = tally.cut.total() + tally.told.total()
