@@ -100,14 +100,19 @@ class Gateway:
             Attempts(pools, self.config.resilience.max_attempts),
             self.config.retry_after_s,
         )
+        await self._through_pools(asking, send, key.name)
+
+    async def _through_pools(self, asking: Asking, send: Send, key: str) -> None:
+        """Ask one pool after the other, each when its turn has come, until one answers."""
+        routed = asking.routed
         shadow, waited_s, begun = routed.decision.shadow, 0.0, None
         while begun is None:
-            ticket = await self._admit(routed, asking.attempts.left, key.name)
+            ticket = await self._admit(routed, asking.attempts.left, key)
             waited_s += ticket.waited_s if ticket else 0.0
-            told["x-enginehouse-queue-ms"] = str(round(waited_s * 1000))
+            asking.told["x-enginehouse-queue-ms"] = str(round(waited_s * 1000))
             try:
                 if shadow is not None:
-                    self.shadows.send(shadow, self._copy(shadow, wire, stream=routed.request.stream))
+                    self.shadows.send(shadow, self._copy(shadow, asking.wire, stream=routed.request.stream))
                     shadow = None
                 begun = await asking.attempt(ticket.pool if ticket else asking.attempts.left[0])
                 if begun is not None:

@@ -18,6 +18,7 @@ import yaml
 
 from tests.conformance.witness import joined
 from tests.faults.load import Texts, learn
+from tests.live.configs import pool_application, serve_config
 from tests.live.server import Server, serving
 from tests.waiting import free_port, wait_until
 
@@ -49,13 +50,8 @@ MODELS = {  # the first of each: its pools
 
 
 def pool(name: str, engine: Any = "simulated", *, serve: Any = None, **engine_args: Any) -> Any:
-    return {
-        "name": name,
-        "route_prefix": None,
-        "import_path": "deployments.pool:build",
-        "deployments": [{"name": "Pool", **(serve or {})}],
-        "args": {"engine": engine, "model": name, "served_name": "m", "num_cpus": 0.05, "engine_args": engine_args},
-    }
+    args = {"engine": engine, "model": name, "served_name": "m", "num_cpus": 0.05, "engine_args": engine_args}
+    return pool_application(name, serve or {}, args)
 
 
 def config(port: int, server_port: int) -> dict[str, Any]:
@@ -73,17 +69,8 @@ def config(port: int, server_port: int) -> dict[str, Any]:
         "resilience": {"breaker": BREAKER},
         "admission": {"timeouts": TIMEOUTS},
     }
-    ingress = {
-        "name": "ingress",
-        "route_prefix": "/",
-        "import_path": "app.main:build",
-        "deployments": [{"name": "Ingress", "num_replicas": INGRESSES, "user_config": settings}],
-    }
-    return {
-        "http_options": {"host": "127.0.0.1", "port": port},
-        "logging_config": {"enable_access_log": False},
-        "applications": [ingress, *pools],
-    }
+    document = serve_config(port, settings, pools, num_replicas=INGRESSES)
+    return {**document, "logging_config": {"enable_access_log": False}}
 
 
 class Outside:

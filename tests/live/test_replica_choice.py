@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.conformance.witness import joined
+from tests.live.configs import pool_application, serve_config
 from tests.live.server import Server, serving
 from tests.waiting import free_port, wait_until
 
@@ -20,30 +21,20 @@ WORDS = "The quick brown fox jumps over the lazy dog while the band plays on and
 
 def config(port: int) -> dict[str, Any]:
     pools = [
-        {
-            "name": choice,
-            "route_prefix": None,
-            "import_path": "deployments.pool:build",
-            "deployments": [{"name": "Pool", "num_replicas": REPLICAS}],
-            "args": {
+        pool_application(
+            choice,
+            {"num_replicas": REPLICAS},
+            {
                 "engine": "simulated",
                 "model": choice,
                 "num_cpus": 0.1,
                 "replica_choice": choice,
                 "engine_args": {"token_interval_s": 0.02, "answer_tokens": 64},
             },
-        }
+        )
         for choice in CHOICES
     ]
-    ingress = {
-        "name": "ingress",
-        "route_prefix": "/",
-        "import_path": "app.main:build",
-        "deployments": [
-            {"name": "Ingress", "user_config": {"models": {choice: {"pools": [choice]} for choice in CHOICES}}}
-        ],
-    }
-    return {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [ingress, *pools]}
+    return serve_config(port, {"models": {choice: {"pools": [choice]} for choice in CHOICES}}, pools)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.conformance.witness import Witness, joined
+from tests.live.configs import pool_application, serve_config
 from tests.live.raw_http import CHAT, post
 from tests.live.server import Server, serving
 from tests.waiting import free_port
@@ -24,30 +25,15 @@ MB = 2**20
 
 
 def config(port: int) -> dict[str, Any]:
-    pool = {
-        "name": "long",
-        "route_prefix": None,
-        "import_path": "deployments.pool:build",
-        "args": {
-            "engine": "simulated",
-            "model": "m",
-            "num_cpus": 0.1,
-            "engine_args": {
-                "token_interval_s": 0.001,
-                "answer_tokens": 200_000,
-                "max_model_len": 400_000,
-                "kv_blocks": 100_000,
-            },
-        },
+    engine = {
+        "token_interval_s": 0.001,
+        "answer_tokens": 200_000,
+        "max_model_len": 400_000,
+        "kv_blocks": 100_000,
     }
+    args = {"engine": "simulated", "model": "m", "num_cpus": 0.1, "engine_args": engine}
     settings = {"models": {"m": {"pools": ["long"]}}, "admission": {"timeouts": {"unread_s": UNREAD_S}}}
-    ingress = {
-        "name": "ingress",
-        "route_prefix": "/",
-        "import_path": "app.main:build",
-        "deployments": [{"name": "Ingress", "user_config": settings}],
-    }
-    return {"http_options": {"host": "127.0.0.1", "port": port}, "applications": [ingress, pool]}
+    return serve_config(port, settings, [pool_application("long", {}, args)])
 
 
 @pytest.fixture(scope="module")
