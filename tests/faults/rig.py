@@ -24,6 +24,7 @@ from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 INGRESSES = 2
+LOOKS = 5 * INGRESSES  # each is by a connection of its own, which HAProxy gives to one of them
 REPLICAS = 3  # of the pool `steady`
 DIES_AFTER = 400  # tokens
 BREAKER = {"window": 8, "min_failures": 3, "open_s": 2}
@@ -140,16 +141,18 @@ class Rig:
         await asyncio.to_thread(wait_until, true, what, seconds, 0.1)
 
     async def until_whole(self) -> None:
-        """Return once every pool has all of its replicas, and the ingress too."""
+        """Return once every pool has all of its replicas, and the ingress too, and all of its replicas know."""
 
         def whole() -> bool:
             wanted = {
                 app["name"]: next(iter(app["deployments"])).get("num_replicas", 1)
                 for app in self.document["applications"]
             }
-            return self.server.is_ready() and all(
+            there = all(
                 self.running(name) == count == len(self.server.replicas(name)) for name, count in wanted.items()
             )
+            # In this order: what the ingress knew before may be what was before the fault.
+            return there and all(self.server.is_ready() for _ in range(LOOKS))
 
         await self.until(whole, "every pool is whole again", 180)
 

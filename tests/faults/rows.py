@@ -84,11 +84,13 @@ async def dies(rig: Rig, size: Size, seen: Seen) -> None:
     before = rig.counted("enginehouse_streams_broken_total", pool="mortal")
     for _ in range(rounds):
         await rig.until_whole()
+        [victim] = rig.server.replicas("mortal")
         clients = Clients(rig.url, "mortal", streams)
         async with aiohttp.ClientSession() as session:
             asked = (clients.ask(session, "Hi.", stream=True, tokens=DIES_AFTER) for _ in range(streams))
             await asyncio.gather(*asked)
         told += clients.tally.told
+        await rig.until(lambda victim=victim: not victim.is_running(), "the replica ends with its engine", 10)  # type: ignore[misc]
         seen.must(not clients.tally.wrong and not clients.tally.cut, f"{clients.tally.counts()}")
     seen.counts |= {"streams": rounds * streams, "told": told["engine_lost"]}
     seen.must(told == {"engine_lost": rounds * streams}, f"told: {dict(told)}")
