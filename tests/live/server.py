@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,12 @@ class Server:
 
     def replicas(self, application: str) -> list[psutil.Process]:
         title = f"ServeReplica:{application}:"
-        return [process for process in self.processes() if title in " ".join(process.cmdline())]
+        found = []
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                if title in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def gcs_address(self) -> str:
         lines = (" ".join(process.cmdline()) for process in self.processes())
