@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-TOKENS = 20  # of each answer
+TOKENS = 20  # of each answer, where nobody says how many
 PATIENCE_S = 60.0
 
 
@@ -30,11 +30,12 @@ class Tally:
 class Clients:
     """So many clients that ask a model again and again, every second one for a stream."""
 
-    def __init__(self, url: str, model: str, clients: int) -> None:
+    def __init__(self, url: str, model: str, clients: int, tokens: int = TOKENS) -> None:
         self.tally = Tally()
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._clients = clients
+        self._tokens = tokens
         self._left = 0
         self._fault: Callable[[], object] = lambda: None
         self._fault_at = 0
@@ -47,6 +48,10 @@ class Clients:
             await asyncio.gather(*(self._keep_asking(session, number) for number in range(self._clients)))
         return self.tally
 
+    def stop(self) -> None:
+        """Ask no more; what has begun ends."""
+        self._left = 0
+
     async def _keep_asking(self, session: aiohttp.ClientSession, number: int) -> None:
         while self._left > 0:
             self._left -= 1
@@ -58,7 +63,7 @@ class Clients:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": f"Request {self._left}."}],
-            "max_tokens": TOKENS,
+            "max_tokens": self._tokens,
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
@@ -79,8 +84,8 @@ class Clients:
             return
         if "error" in document:
             self.tally.told[str(document["error"]["code"])] += 1
-        elif document.get("usage", {}).get("completion_tokens") != TOKENS:
-            self.tally.wrong[f"not {TOKENS} tokens: {last[:200]!r}"] += 1
+        elif document.get("usage", {}).get("completion_tokens") != self._tokens:
+            self.tally.wrong[f"not {self._tokens} tokens: {last[:200]!r}"] += 1
         else:
             self.tally.answered[answer.headers["x-enginehouse-pool"]] += 1
             self.tally.attempts[int(answer.headers["x-enginehouse-attempts"])] += 1

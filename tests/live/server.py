@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,11 @@ def read_for(terminal: int, text: str, timeout_s: float) -> str:
     return output
 
 
+def has_variable(process: psutil.Process, name: str, value: str) -> bool:
+    """Whether it was started with this in its environment. psutil's own stops at a gap, which Ray's titles leave."""
+    return f"{name}={value}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+
+
 @dataclass
 class Server:
     """A running `enginehouse serve`."""
@@ -59,18 +64,27 @@ class Server:
                 if process.pid != self.process.pid and self._is_ours(process):
                     found.append(process)
                     self.seen[process.pid] = process.create_time()
-            except psutil.Error:
+            except (psutil.Error, OSError):
                 continue
         return found
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return process.environ().get("RAY_TMPDIR") == str(self.folder)
+        return process.status() != psutil.STATUS_ZOMBIE and has_variable(process, "RAY_TMPDIR", str(self.folder))
 
     def replicas(self, application: str) -> list[psutil.Process]:
-        title = f"ServeReplica:{application}:"
-        return [process for process in self.processes() if title in " ".join(process.cmdline())]
+        return self._titled(f"ServeReplica:{application}:")
+
+    def controllers(self) -> list[psutil.Process]:
+        """Serve's: one, and while it is replaced two or none."""
+        return self._titled("ray::ServeController")
+
+    def _titled(self, title: str) -> list[psutil.Process]:
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):  # it may have ended by now
+                if title in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def gcs_address(self) -> str:
         lines = (" ".join(process.cmdline()) for process in self.processes())
