@@ -36,6 +36,8 @@ class PoolState:
 
 
 FAILING = "failing"  # up, but its answers fail: it is left alone for some seconds
+# A replica's states in which Serve sends it requests. It recovers while a controller that has just started finds it.
+ANSWERING = ("RUNNING", "RECOVERING", "PENDING_MIGRATION")
 NOT_A_POOL = "not a pool"  # an application of another kind, such as the ingress
 NOT_DEPLOYED = PoolState(False, "not deployed")
 
@@ -175,8 +177,11 @@ def read_capabilities(document: Mapping[str, Any]) -> Capabilities:
 def running_replicas(status: Any, application: str, deployment: str) -> int:
     """How many replicas of a deployment run, from `serve.status()`."""
     found = status.applications.get(application)
-    replicas = found.deployments.get(deployment) if found else None
-    return int(replicas.replica_states.get("RUNNING", 0)) if replicas else 0
+    return _answering(found.deployments.get(deployment)) if found else 0
+
+
+def _answering(deployment: Any) -> int:
+    return sum(deployment.replica_states.get(state, 0) for state in ANSWERING) if deployment else 0
 
 
 def read_states(status: Any) -> dict[str, PoolState]:
@@ -190,5 +195,5 @@ def _read_state(application: Any) -> PoolState:
     if deployment is None:
         reason = application.status.value.lower()
         return PoolState(False, NOT_A_POOL if reason == "running" else reason, deployed_s)
-    running = deployment.replica_states.get("RUNNING", 0)
+    running = _answering(deployment)
     return PoolState(bool(running), "running" if running else deployment.status.value.lower(), deployed_s, running)

@@ -90,6 +90,14 @@ def every_millisecond() -> float:
             application(ApplicationStatus.UNHEALTHY, Pool=deployment(DeploymentStatus.UNHEALTHY, RUNNING=1)),
             RUNNING,
         ),
+        (  # A controller that has just started finds the replicas again; they have answered all along.
+            application(ApplicationStatus.DEPLOYING, Pool=deployment(DeploymentStatus.UPDATING, RECOVERING=2)),
+            PoolState(True, "running", replicas=2),
+        ),
+        (
+            application(ApplicationStatus.RUNNING, Pool=deployment(DeploymentStatus.UPDATING, PENDING_MIGRATION=1)),
+            RUNNING,
+        ),
         (
             application(ApplicationStatus.DEPLOYING, Pool=deployment(DeploymentStatus.UPDATING, STARTING=1)),
             PoolState(False, "updating"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-TOKENS = 20  # of each answer
+TOKENS = 20  # of each answer, where nobody says how many
 PATIENCE_S = 60.0
 PROMPTS = tuple(f"Tell me of the {thing}." for thing in ("sea", "moon", "rain", "wind", "snow", "sun", "fog", "sky"))
 
@@ -45,13 +45,14 @@ async def nothing() -> None:
 class Clients:
     """So many clients that ask a model again and again, every second time for a stream."""
 
-    def __init__(self, url: str, model: str, clients: int, texts: Texts | None = None) -> None:
-        """`texts`: what simulated engines answer to `PROMPTS`; another text is wrong."""
+    def __init__(self, url: str, model: str, clients: int, texts: Texts | None = None, tokens: int = TOKENS) -> None:
+        """`texts`: what simulated engines answer to `PROMPTS` of `TOKENS` tokens; another text is wrong."""
         self.tally = Tally()
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._clients = clients
         self._texts = texts
+        self._tokens = tokens
         self._left = 0
         self._fault: Callable[[], Awaitable[None]] = nothing
         self._fault_at = 0
@@ -67,6 +68,10 @@ class Clients:
             await self._injected
         return self.tally
 
+    def stop(self) -> None:
+        """Ask no more; what has begun ends."""
+        self._left = 0
+
     async def _keep_asking(self, session: aiohttp.ClientSession, number: int) -> None:
         while self._left > 0 or not (self._injected is None or self._injected.done()):
             self._left -= 1
@@ -74,11 +79,11 @@ class Clients:
                 self._injected = asyncio.ensure_future(self._fault())
             await self.ask(session, PROMPTS[self._left % len(PROMPTS)], stream=(self._left + number) % 2 == 0)
 
-    async def ask(self, session: aiohttp.ClientSession, prompt: str, *, stream: bool, tokens: int = TOKENS) -> None:
+    async def ask(self, session: aiohttp.ClientSession, prompt: str, *, stream: bool) -> None:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": tokens,
+            "max_tokens": self._tokens,
             "stream": stream,
             "temperature": 0,  # the prompt alone decides
             **({"stream_options": {"include_usage": True}} if stream else {}),
@@ -99,8 +104,8 @@ class Clients:
             return
         if "error" in last:
             self.tally.told[str(last["error"]["code"])] += 1
-        elif last["usage"]["completion_tokens"] != TOKENS:
-            self.tally.wrong[f"not {TOKENS} tokens"] += 1
+        elif last["usage"]["completion_tokens"] != self._tokens:
+            self.tally.wrong[f"not {self._tokens} tokens"] += 1
         elif self._texts is not None and text != self._texts[prompt]:
             self.tally.wrong["another text"] += 1
         else:

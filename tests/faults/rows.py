@@ -85,9 +85,9 @@ async def dies(rig: Rig, size: Size, seen: Seen) -> None:
     for _ in range(rounds):
         await rig.until_whole()
         [victim] = rig.server.replicas("mortal")
-        clients = Clients(rig.url, "mortal", streams)
+        clients = Clients(rig.url, "mortal", streams, tokens=DIES_AFTER)
         async with aiohttp.ClientSession() as session:
-            asked = (clients.ask(session, "Hi.", stream=True, tokens=DIES_AFTER) for _ in range(streams))
+            asked = (clients.ask(session, "Hi.", stream=True) for _ in range(streams))
             await asyncio.gather(*asked)
         told += clients.tally.told
         await rig.until(lambda victim=victim: not victim.is_running(), "the replica ends with its engine", 10)  # type: ignore[misc]

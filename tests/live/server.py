@@ -37,6 +37,11 @@ def read_for(terminal: int, text: str, timeout_s: float) -> str:
     return output
 
 
+def has_variable(process: psutil.Process, name: str, value: str) -> bool:
+    """Whether it was started with this in its environment. psutil's own stops at a gap, which Ray's titles leave."""
+    return f"{name}={value}".encode() in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+
+
 @dataclass
 class Server:
     """A running `enginehouse serve`."""
@@ -59,27 +64,40 @@ class Server:
                 if process.pid != self.process.pid and self._is_ours(process):
                     found.append(process)
                     self.seen[process.pid] = process.create_time()
-            except psutil.Error:
+            except (psutil.Error, OSError):
                 continue
         return found
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return process.environ().get("RAY_TMPDIR") == str(self.folder)
+        return process.status() != psutil.STATUS_ZOMBIE and has_variable(process, "RAY_TMPDIR", str(self.folder))
 
     def replicas(self, application: str) -> list[psutil.Process]:
-        title = f"ServeReplica:{application}:"
-        found = []
+        return self._titled(f"ServeReplica:{application}:")
+
+    def controllers(self) -> list[psutil.Process]:
+        """Serve's: one, and while it is replaced two or none."""
+        return self._titled("ray::ServeController")
+
+    def _titled(self, title: str) -> list[psutil.Process]:
+        return [process for process, command in self._commands() if title in command]
+
+    def _commands(self) -> Iterator[tuple[psutil.Process, str]]:
         for process in self.processes():
-            with suppress(psutil.NoSuchProcess):  # it has ended since
-                if title in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+            with suppress(psutil.Error):  # it may have ended by now
+                yield process, " ".join(process.cmdline())
 
     def gcs_address(self) -> str:
-        lines = (" ".join(process.cmdline()) for process in self.processes())
-        return next(match.group(1) for line in lines if (match := re.search(r"--gcs-address=(\S+)", line)))
+        matches = (re.search(r"--gcs-address=(\S+)", command) for _, command in self._commands())
+        return next(match.group(1) for match in matches if match)
+
+    def listening(self) -> list[tuple[str, str]]:
+        """Each process's name, and an address that it listens at."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):  # it may have ended by now
+                sockets = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+                found += [(process.name(), each.laddr.ip) for each in sockets]
+        return found
 
     def is_ready(self) -> bool:
         """All pools that the config names are up."""

@@ -1,0 +1,249 @@
+"""What manages a server taken away from it: Serve's controller, or the whole head of a Ray cluster.
+
+The cluster is two Ray nodes on this machine: a head that has nothing but what Ray and Serve manage with, and a worker
+that has the replicas, the ingress's too, and its own HAProxy, which clients ask.
+"""
+
+import asyncio
+import copy
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from app.flags import flags, free_port
+from tests.faults.load import TOKENS, Clients, Tally
+from tests.live.server import Server, has_variable
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+NODE = "NODE_OF_TEST"  # the variable that says which node a process is of
+STORES = ("rocksdb", "redis")  # where Ray's head keeps what it has to know after a restart
+RECONNECT_S = 600  # that what is left of a cluster waits for its head; Ray's own is 60
+START_S = 120.0
+MANAGED_S = 60.0
+MANAGED = "managed"  # the model, and the pool, that are deployed to see whether they come
+
+logger = logging.getLogger(__name__)
+
+
+def missing(store: str) -> str | None:
+    """What this machine lacks for a store; None where it has all."""
+    return "no redis-server on PATH" if store == "redis" and shutil.which("redis-server") is None else None
+
+
+@dataclass
+class Cluster:
+    """A running one. `server` is its worker, as clients see it."""
+
+    server: Server
+    config: dict[str, Any]
+    dashboard: str
+    head: Callable[[], "subprocess.Popen[bytes]"]  # starts it
+    heads: "list[subprocess.Popen[bytes]]" = field(default_factory=list)  # as they were started
+
+    def processes(self, node: str) -> list[psutil.Process]:
+        found = []
+        for process in self.server.processes():
+            with suppress(OSError):
+                if has_variable(process, NODE, node):
+                    found.append(process)
+        return found
+
+
+@contextmanager
+def clustered(config: dict[str, Any], store: str, environ: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Serve `config` by a head and a worker until the block ends."""
+    # Short, for Unix sockets have to fit into 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
+    gcs, dashboard, port = f"127.0.0.1:{free_port()}", free_port(), free_port()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*command: str, **variables: str) -> "subprocess.Popen[bytes]":
+        with (folder / "output.txt").open("a") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**_environ(folder, port), **(environ or {}), **variables},
+                start_new_session=True,
+                cwd=folder,
+            )
+        started.append(process)
+        return process
+
+    try:
+        stored = _store(store, folder, start)
+        ray = (str(BIN / "ray"), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats")
+        ports = ("--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000")
+        head = (
+            *(*ray, *ports, "--head", f"--port={gcs.rpartition(':')[2]}", "--num-cpus=0"),
+            *(f"--ray-client-server-port={free_port()}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}/ray"),
+        )
+        cluster = Cluster(
+            Server(start("true"), port, folder, folder / "output.txt"),
+            config,
+            f"http://127.0.0.1:{dashboard}",
+            lambda: start(*head, **stored, **{NODE: "head"}),
+        )
+        cluster.heads.append(cluster.head())
+        wait_until(lambda: _answers(cluster.dashboard), "the head's dashboard", START_S, pause_s=0.2)
+        cluster.server.process = start(*ray, *ports, f"--address={gcs}", "--num-cpus=8", **{NODE: "worker"})
+        deploy(cluster.dashboard, config, folder)
+        cluster.server.wait_until_ready()
+        yield cluster
+    finally:
+        Server(started[0], port, folder, folder / "output.txt").kill_rest()
+        for process in started:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environ(folder: Path, port: int) -> dict[str, str]:
+    return {
+        **os.environ,
+        **flags(folder),
+        "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": str(ROOT),
+        "RAY_TMPDIR": str(folder),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # more than one node
+        "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(port),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
+    }
+
+
+def _store(store: str, folder: Path, start: Callable[..., object]) -> dict[str, str]:
+    """Make the store; the variables that have a head use it."""
+    if store == "rocksdb":
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}
+    port = free_port()
+    start("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
+    return {"RAY_REDIS_ADDRESS": f"127.0.0.1:{port}"}
+
+
+def _answers(dashboard: str) -> bool:
+    try:
+        return httpx.get(f"{dashboard}/api/serve/applications/", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def deploy(dashboard: str, config: Mapping[str, Any], folder: Path) -> None:
+    """`serve deploy`, as an operator changes a running server."""
+    file = folder / "deployed.yaml"
+    file.write_text(yaml.safe_dump(dict(config)))
+    command = [str(BIN / "serve"), "deploy", "--address", dashboard, str(file)]
+    environ = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ)
+    assert done.returncode == 0, done.stderr
+
+
+@asynccontextmanager
+async def asking(url: str, model: str, clients: int, tokens: int = TOKENS) -> AsyncIterator[Tally]:
+    """Clients that ask until the block ends; then all that they have begun has ended too."""
+    every = Clients(url, model, clients, tokens=tokens)
+    running = asyncio.create_task(every.run(sys.maxsize))
+    try:
+        yield every.tally
+    finally:
+        every.stop()
+        await running
+
+
+async def kill_controller(server: Server) -> None:
+    """SIGKILL to Serve's controller; returns once there is another."""
+    [old] = await asyncio.to_thread(server.controllers)
+    os.kill(old.pid, signal.SIGKILL)
+    await _until(lambda: [each for each in server.controllers() if each != old], "another controller")
+
+
+async def kill_head(cluster: Cluster) -> None:
+    """SIGKILL to every process of the head: Ray's GCS, its raylet and dashboard, Serve's controller."""
+    processes = await asyncio.to_thread(cluster.processes, "head")
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    await asyncio.to_thread(cluster.heads[-1].wait)
+    await asyncio.to_thread(psutil.wait_procs, processes, 10)
+
+
+async def restart_head(cluster: Cluster) -> None:
+    """The same command again, as whoever watches over the head would give it; returns once Serve answers."""
+    # A file of the head's own machine, by which Ray, seeing the worker's processes here, thinks that the head runs.
+    (cluster.server.folder / "ray" / "ray_current_cluster").unlink(missing_ok=True)
+    cluster.heads.append(await asyncio.to_thread(cluster.head))
+    await _until(lambda: _answers(cluster.dashboard), "Serve answers", START_S)
+
+
+async def is_managed(server: Server, dashboard: str, config: dict[str, Any], pool: str) -> bool:
+    """Whether a change that is deployed comes, and a replica that is killed is replaced.
+
+    The change is another pool, a model of it, and one replica more of `pool`; then one of those is killed.
+    """
+    changed, replicas = _with_more(config, pool)
+    began = time.monotonic()
+    try:
+        await asyncio.to_thread(deploy, dashboard, changed, server.folder)
+        await _until(lambda: len(server.replicas(pool)) == replicas and _runs(server, MANAGED), "the change")
+        logger.info("a change came after %.1f s", time.monotonic() - began)
+        victim, began = server.replicas(pool)[0], time.monotonic()
+        victim.kill()
+        await _until(lambda: _is_whole(server, dashboard, pool, replicas, victim), "the replica is replaced")
+        logger.info("a replica was replaced after %.1f s", time.monotonic() - began)
+    except AssertionError as error:
+        logger.error("isn't managed: %s", error)
+        return False
+    return True
+
+
+def _with_more(config: dict[str, Any], pool: str) -> tuple[dict[str, Any], int]:
+    changed = copy.deepcopy(config)
+    applications = {application["name"]: application for application in changed["applications"]}
+    added = copy.deepcopy(applications[pool])
+    added["name"] = MANAGED
+    changed["applications"].append(added)
+    [ingress] = [each for each in applications.values() if each["route_prefix"] == "/"]
+    ingress["deployments"][0]["user_config"]["models"][MANAGED] = {"pools": [MANAGED]}
+    applications[pool]["deployments"][0]["num_replicas"] += 1
+    return changed, applications[pool]["deployments"][0]["num_replicas"]
+
+
+def _runs(server: Server, pool: str) -> bool:
+    """As the ingress sees it, by Serve's controller."""
+    try:
+        pools = httpx.get(f"{server.url}/ready", timeout=5).json()["pools"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return False
+    return bool(pools.get(pool) == "running")
+
+
+def _is_whole(server: Server, dashboard: str, pool: str, replicas: int, without: psutil.Process) -> bool:
+    """So many replicas run, as the system and Serve say, and that one isn't among them."""
+    if without in (processes := server.replicas(pool)) or len(processes) != replicas:
+        return False
+    applications = httpx.get(f"{dashboard}/api/serve/applications/", timeout=5).json()["applications"]
+    states = [each["state"] for each in applications[pool]["deployments"]["Pool"]["replicas"]]
+    return states == ["RUNNING"] * replicas
+
+
+async def _until(true: Callable[[], object], what: str, seconds: float = MANAGED_S) -> None:
+    """In a thread, for the clients go on meanwhile."""
+    await asyncio.to_thread(wait_until, true, what, seconds, 0.2)
