@@ -70,16 +70,25 @@ class Server:
 
     def replicas(self, application: str) -> list[psutil.Process]:
         title = f"ServeReplica:{application}:"
-        found = []
+        return [process for process, command in self._commands() if title in command]
+
+    def _commands(self) -> Iterator[tuple[psutil.Process, str]]:
         for process in self.processes():
-            with suppress(psutil.NoSuchProcess):  # it has ended since
-                if title in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+            with suppress(psutil.Error):  # it may have ended by now
+                yield process, " ".join(process.cmdline())
 
     def gcs_address(self) -> str:
-        lines = (" ".join(process.cmdline()) for process in self.processes())
-        return next(match.group(1) for line in lines if (match := re.search(r"--gcs-address=(\S+)", line)))
+        matches = (re.search(r"--gcs-address=(\S+)", command) for _, command in self._commands())
+        return next(match.group(1) for match in matches if match)
+
+    def listening(self) -> list[tuple[str, str]]:
+        """Each process's name, and an address that it listens at."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):  # it may have ended by now
+                sockets = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+                found += [(process.name(), each.laddr.ip) for each in sockets]
+        return found
 
     def is_ready(self) -> bool:
         """All pools that the config names are up."""

@@ -108,12 +108,7 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
 
 def test_every_port_is_on_loopback(server: Server) -> None:
     """The ingress's, Ray's and the replicas' own, which would unpickle what anybody sends them."""
-    listening = [
-        (process.name(), connection.laddr.ip)
-        for process in server.processes()
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    listening = server.listening()
     assert len(listening) > 5
     assert {address for _, address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
 
