@@ -100,6 +100,8 @@ class Asking:
         except ApiError as error:
             if error.code == "first_token_timeout":
                 trial.failed(self._now_s())
+            elif error.code == "total_timeout":
+                trial.ran_out(self._now_s())
             raise
 
     def _pass_over(self, pool: str, told: ApiError, cause: Exception | None = None) -> None:

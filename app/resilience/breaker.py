@@ -4,6 +4,7 @@ Source of the states: Nygard, "Release It!", 2007. Times are seconds on a clock 
 """
 
 import logging
+import math
 from collections import deque
 
 from app.resilience.settings import BreakerConfig
@@ -22,6 +23,7 @@ class Breaker:
         self._opens_at_s: float | None = None  # the pool may be tried from then on; None: it is asked as usual
         self._probing = False
         self._failures = deque[bool](maxlen=config.window)
+        self._answered_s = -math.inf  # when it last did well
         self._config = config
 
     def set(self, config: BreakerConfig) -> None:
@@ -38,10 +40,12 @@ class Breaker:
         if not self.lets_in(now_s):
             return None
         self._probing = self._opens_at_s is not None
-        return Trial(self, probe=self._probing)
+        return Trial(self, now_s, probe=self._probing)
 
     def take(self, now_s: float, *, failed: bool, probe: bool = False) -> None:
         """What became of a request."""
+        if not failed:
+            self._answered_s = now_s
         if probe:
             self._probing = False
             if failed:
@@ -54,6 +58,9 @@ class Breaker:
             failures = sum(self._failures)
             if failures >= self._config.min_failures and 2 * failures >= len(self._failures):
                 self._leave_alone(now_s)
+
+    def answered_since(self, began_s: float) -> bool:
+        return self._answered_s >= began_s
 
     def cancel(self, *, probe: bool) -> None:
         """Nothing can be said of a request."""
@@ -70,10 +77,11 @@ class Breaker:
 class Trial:
     """One request to a pool, until it is known how it went."""
 
-    __slots__ = ("_breaker", "_known", "_probe")
+    __slots__ = ("_began_s", "_breaker", "_known", "_probe")
 
-    def __init__(self, breaker: Breaker, *, probe: bool) -> None:
+    def __init__(self, breaker: Breaker, began_s: float, *, probe: bool) -> None:
         self._breaker = breaker
+        self._began_s = began_s
         self._probe = probe
         self._known = False
 
@@ -85,6 +93,12 @@ class Trial:
         """It failed; maybe after it had begun well."""
         self._breaker.take(now_s, failed=True, probe=self._probe and not self._known)
         self._known = True
+
+    def ran_out(self, now_s: float) -> None:
+        """All of its time has passed without an answer, which may be too long for it: it failed if the pool answered
+        nothing else either in that time."""
+        if not self._breaker.answered_since(self._began_s):
+            self.failed(now_s)
 
     def end(self) -> None:
         """Nothing more will be known."""

@@ -13,7 +13,8 @@ class BreakerConfig(BaseModel):
         5,
         ge=1,
         description="Failures among them from which the pool isn't asked for a while, if half of them are failures: "
-        "answers of 502, 503 or 504, and timeouts for the first or the next token. More than `window`: it always is.",
+        "answers of 502, 503 or 504, timeouts for the first or the next token, and for all of an answer where the pool "
+        "answered nothing else in that time. More than `window`: it always is.",
     )
     open_s: float = Field(
         10.0,

@@ -155,27 +155,31 @@ async def test_limits_are_given_back_and_taken_again(client: httpx.AsyncClient, 
     assert [gateway.gate._pools[name].budget.running for name in "abc"] == [0, 0, 0]
 
 
-async def test_a_pool_that_hangs_is_left_alone(client: httpx.AsyncClient, gateway: Gateway, pools: Pools) -> None:
+@pytest.mark.parametrize(("stream", "limit"), [(True, "first_token"), (True, "total"), (False, "total")])
+async def test_a_pool_that_hangs_is_left_alone(
+    client: httpx.AsyncClient, gateway: Gateway, pools: Pools, stream: bool, limit: str
+) -> None:
     breaker = {"window": 4, "min_failures": 2, "open_s": 0.2}
-    timeouts = {"first_token_s": 0.05}
+    timeouts = {f"{limit}_s": 0.05}
     gateway.configure(config(resilience={"breaker": breaker}, admission={"timeouts": timeouts}))
     never = asyncio.Event()
     pools.fail(never)
     for _ in range(2):
-        answer = await ask(client, stream=True)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "first_token_timeout")
-    pools.fail(HEAD, b"data: [DONE]\n\n", pools="b")
+        answer = await ask(client, stream=stream)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, f"{limit}_timeout")
+    answers: tuple[Any, ...] = (HEAD, b"data: [DONE]\n\n") if stream else (WHOLE,)
+    pools.fail(*answers, pools="b")
     for _ in range(3):  # the others go on
-        answer = await ask(client, stream=True)
+        answer = await ask(client, stream=stream)
         assert came_from(answer) == (200, "b", "1")
         assert "1 passed over" in answer.headers["x-enginehouse-reason"]
     await asyncio.sleep(0.25)
-    assert (await ask(client, stream=True)).status_code == 504  # the one that tries it
-    assert came_from(await ask(client, stream=True)) == (200, "b", "1")
-    pools.fail(HEAD, b"data: [DONE]\n\n")
+    assert (await ask(client, stream=stream)).status_code == 504  # the one that tries it
+    assert came_from(await ask(client, stream=stream)) == (200, "b", "1")
+    pools.fail(*answers)
     await asyncio.sleep(0.45)
     for _ in range(2):
-        assert came_from(await ask(client, stream=True)) == (200, "a", "1")
+        assert came_from(await ask(client, stream=stream)) == (200, "a", "1")
 
 
 async def test_one_that_hangs_after_it_has_begun_too(client: httpx.AsyncClient, gateway: Gateway, pools: Pools) -> None:

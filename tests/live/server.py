@@ -83,7 +83,7 @@ class Server:
 
     def _commands(self) -> Iterator[tuple[psutil.Process, str]]:
         for process in self.processes():
-            with suppress(psutil.Error):  # it may have ended by now
+            with suppress(psutil.NoSuchProcess):  # it has ended since
                 yield process, " ".join(process.cmdline())
 
     def gcs_address(self) -> str:
@@ -94,7 +94,7 @@ class Server:
         """Each process's name, and an address that it listens at."""
         found = []
         for process in self.processes():
-            with suppress(psutil.Error):  # it may have ended by now
+            with suppress(psutil.NoSuchProcess):  # it has ended since
                 sockets = [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
                 found += [(process.name(), each.laddr.ip) for each in sockets]
         return found

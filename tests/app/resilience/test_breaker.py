@@ -142,3 +142,19 @@ def test_whatever_happens_a_pool_that_answers_again_is_asked_again(seed: int) ->
     now_s += CONFIG.open_s * MOST_TIMES
     ask(breaker, now_s, "+")
     assert breaker.lets_in(now_s)
+
+
+def test_whole_answers_that_run_out_of_time_are_failures_where_nothing_else_is_answered(breaker: Breaker) -> None:
+    for _ in range(3):
+        trial(breaker, 0).ran_out(60)
+    assert not breaker.lets_in(61)
+    trial(breaker, 70).ran_out(130)  # nothing else is sent while one request tries it
+    assert not breaker.lets_in(149) and breaker.lets_in(150)
+
+
+def test_an_answer_too_long_for_its_time_says_nothing_of_a_pool_that_answers(breaker: Breaker) -> None:
+    long = [trial(breaker, 0) for _ in range(10)]
+    ask(breaker, 30, "+")
+    for each in long:
+        each.ran_out(60)
+    assert breaker.lets_in(60)
