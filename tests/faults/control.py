@@ -6,10 +6,12 @@ that has the replicas, the ingress's too, and its own HAProxy, which clients ask
 
 import asyncio
 import copy
+import csv
 import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -106,6 +108,8 @@ def clustered(config: dict[str, Any], store: str, environ: Mapping[str, str] | N
         cluster.server.process = start(*ray, *ports, f"--address={gcs}", "--num-cpus=8", **{NODE: "worker"})
         deploy(cluster.dashboard, config, folder)
         cluster.server.wait_until_ready()
+        # Until then requests come by Serve's own proxy on the head, and are lost with it.
+        wait_until(lambda: _sends_to_ingress(folder), "HAProxy sends to the ingress itself", START_S)
         yield cluster
     finally:
         Server(started[0], port, folder, folder / "output.txt").kill_rest()
@@ -144,6 +148,20 @@ def _answers(dashboard: str) -> bool:
         return httpx.get(f"{dashboard}/api/serve/applications/", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def _sends_to_ingress(folder: Path) -> bool:
+    """Whether the worker's HAProxy, by its own account, has a server that is up and no fallback: an ingress replica."""
+    for path in folder.rglob("admin.sock"):
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.settimeout(5)
+            client.connect(str(path))
+            client.sendall(b"show stat\n")
+            rows = list(csv.DictReader(client.makefile().read().removeprefix("# ").splitlines()))
+            servers = [row for row in rows if row["type"] == "2" and row["act"] == "1"]
+            if any(server["status"].startswith("UP") for server in servers):
+                return True
+    return False
 
 
 def deploy(dashboard: str, config: Mapping[str, Any], folder: Path) -> None:
