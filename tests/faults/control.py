@@ -109,7 +109,7 @@ def clustered(config: dict[str, Any], store: str, environ: Mapping[str, str] | N
         deploy(cluster.dashboard, config, folder)
         cluster.server.wait_until_ready()
         # Until then requests come by Serve's own proxy on the head, and are lost with it.
-        wait_until(lambda: _sends_to_ingress(folder), "HAProxy sends to the ingress itself", START_S)
+        wait_until(lambda: _send_to_ingress(folder), "HAProxy sends to the ingress itself", START_S)
         yield cluster
     finally:
         Server(started[0], port, folder, folder / "output.txt").kill_rest()
@@ -150,17 +150,19 @@ def _answers(dashboard: str) -> bool:
         return False
 
 
-def _sends_to_ingress(folder: Path) -> bool:
-    """Whether the worker's HAProxy, by its own account, has a server that is up and no fallback: an ingress replica."""
-    for path in folder.rglob("admin.sock"):
-        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
-            client.settimeout(5)
-            client.connect(str(path))
-            client.sendall(b"show stat\n")
-            rows = list(csv.DictReader(client.makefile().read().removeprefix("# ").splitlines()))
-            servers = [row for row in rows if row["type"] == "2" and row["act"] == "1"]
-            if any(server["status"].startswith("UP") for server in servers):
-                return True
+def _send_to_ingress(folder: Path) -> bool:
+    """Whether both nodes' HAProxy, by its own account, has a server up that is no fallback: an ingress replica."""
+    sockets = list(folder.rglob("admin.sock"))
+    return len(sockets) == 2 and all(map(_sends_to_ingress, sockets))
+
+
+def _sends_to_ingress(admin: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+        client.settimeout(5)
+        client.connect(str(admin))
+        client.sendall(b"show stat\n")
+        rows = csv.DictReader(client.makefile().read().removeprefix("# ").splitlines())
+        return any(row["type"] == "2" and row["act"] == "1" and row["status"].startswith("UP") for row in rows)
     return False
 
 
