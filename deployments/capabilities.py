@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
+from pydantic_core import from_json
 
+from deployments import reach
 from deployments.engine import Capabilities, EngineRequest, Part
 from deployments.errors import ApiError, unsupported
 
@@ -26,13 +28,12 @@ PARTS: dict[str, Part] = {
     "file": "file",
     "input_file": "file",
 }
-URLS = frozenset({"url", "image_url", "audio_url", "video_url", "file_url"})  # where a part may name one
 # Fields whose value asks for nothing, whatever the engine is.
 NOTHING: tuple[Any, ...] = (None, False, [], {}, "none")
-# A body in which none of these occurs sets no field that engines differ in, and has no part and no URL. The last is for
-# keys that are spelt with escapes.
+# A body in which none of these occurs sets no field that engines differ in, and has no part and nothing foreign. The
+# last is for keys that are spelt with escapes.
 _FIELDS = (b'"tools"', b'"tool_choice"', b'"functions"', b'"response_format"', b'"logprobs"', b'"n"', b'"text"')
-_HINTS = (*_FIELDS, b'"type"', b'url"', b"\\u")
+_HINTS = (*_FIELDS, *reach.HINTS, b"\\u")
 
 
 class Asked(BaseModel):
@@ -62,14 +63,17 @@ def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> Non
     if not may_need(request.body):
         return
     try:
-        asked = Asked.model_validate_json(request.body)
-    except ValidationError:
+        document = from_json(request.body)
+    except ValueError:
         return  # the engine says better what is wrong with it
+    if not isinstance(document, dict):
+        return
+    asked = Asked.model_validate(document)
     for needed in needs_of(asked):
         if not honours(can, needed.what):
             chosen = needed.param == "tools" and can.tools and asked.tool_choice is not None
             raise unsupported("tool_choice" if chosen else needed.param, engine)
-    _refuse_foreign_urls(asked)
+    reach.refuse_foreign(document, request.endpoint)
 
 
 class Needed(NamedTuple):
@@ -135,23 +139,3 @@ def _parts(field: str, messages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         for inner, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, dict):
                 yield f"{field}[{outer}].content[{inner}]", part
-
-
-def _refuse_foreign_urls(asked: Asked) -> None:
-    """An image may come inside the request. No request has this server fetch one: it could reach what clients can't."""
-    for where, url in (*_urls("messages", asked.messages), *_urls("input", asked.input)):
-        if not url.startswith("data:"):
-            message = f"'{where}' names a URL; send the content itself, as a 'data:' URL."
-            raise ApiError(400, message, param=where, code="unsupported_url")
-
-
-def _urls(where: str, node: Any) -> Iterator[tuple[str, str]]:
-    """Every URL in a conversation, however deep, and where it is."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in URLS and isinstance(value, str):
-                yield f"{where}.{key}", value
-            yield from _urls(f"{where}.{key}", value)
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _urls(f"{where}[{index}]", value)

@@ -2,7 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+from pydantic_core import from_json
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -15,6 +18,17 @@ def values_of(document: bytes, key: str) -> Iterator[tuple[int, int]]:
     """Where each value of a key of the outermost object begins and ends. More than one: JSON takes the last.
 
     Raises:
+        ValueError: as `members_of`.
+    """
+    for name, start, end in members_of(document):
+        if _is(name, key):
+            yield start, end
+
+
+def members_of(document: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Each key of the outermost object, as it is spelt, and where its value begins and ends.
+
+    Raises:
         ValueError: the document is no JSON object, as far as it was read.
     """
     at = _after(document, _skip(document, 0), b"{")
@@ -24,8 +38,7 @@ def values_of(document: bytes, key: str) -> Iterator[tuple[int, int]]:
         name_end = _value_end(document, at, _STRING)
         start = _after(document, _skip(document, name_end), b":")
         end = _value_end(document, start)
-        if _is(document[at:name_end], key):
-            yield start, end
+        yield document[at:name_end], start, end
         at = _skip(document, end)
         if document[at : at + 1] == b"}":
             return
@@ -56,6 +69,18 @@ def asks_to_stream(document: bytes) -> bool:
     for start, end in values_of(document, "stream"):
         value = document[start:end]
     return value == b"true"
+
+
+def fields_of(document: bytes, names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """The fields of the outermost object that have one of these names, each as often as it is there, with its value.
+
+    Raises:
+        ValueError: as `members_of`; or a value is no JSON.
+    """
+    for spelt, start, end in members_of(document):
+        name = json.loads(spelt)
+        if name in names:
+            yield name, from_json(document[start:end])
 
 
 def answer_renamer(old: str, new: str) -> Callable[[bytes], bytes]:

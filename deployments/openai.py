@@ -20,7 +20,8 @@ from deployments.engine import (
 )
 from deployments.errors import ApiError
 from deployments.event_stream import MEDIA_TYPE, Relay
-from deployments.model_name import answer_renamer, asks_to_stream, replace_model
+from deployments.model_name import answer_renamer, asks_to_stream, fields_of, replace_model
+from deployments.reach import WATCHED, refuse_reserved
 from deployments.remote import RemoteEngine
 from deployments.upstream import DOCUMENT_LIMIT, Upstream
 from deployments.upstream_args import UpstreamArgs
@@ -102,6 +103,8 @@ class OpenAIEngine(RemoteEngine):
 
     async def handle(self, request: EngineRequest) -> EngineResponse:
         try:
+            for name, value in fields_of(request.body, WATCHED):
+                refuse_reserved(name, value)
             body = replace_model(request.body, self._model.source)
             streams = asks_to_stream(request.body)
         except ValueError as error:

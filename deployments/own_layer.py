@@ -17,6 +17,7 @@ from deployments.errors import ApiError, from_validation_error, unknown_keys, un
 from deployments.model_facts import ModelFacts
 from deployments.openai_layer.schema import OPENAI_FIELDS, ChatRequest, CompletionRequest
 from deployments.own_answers import respond
+from deployments.reach import refuse_reserved
 
 # Fields of OpenAI's API that ask nothing of an engine.
 HARMLESS = frozenset({"metadata", "service_tier", "safety_identifier", "prompt_cache_key"})
@@ -25,29 +26,6 @@ WITHOUT_EFFECT = {
     **CompletionRequest.without_effect,
     "parallel_tool_calls": (None, True),
 }
-# Extensions of engines with which a request would reach into the deployment: other servers' addresses, places in a
-# queue, names of requests, code.
-RESERVED = frozenset(
-    [
-        "bootstrap_host",
-        "bootstrap_port",
-        "bootstrap_room",
-        "custom_logit_processor",
-        "data_parallel_rank",
-        "custom_params",
-        "disagg_prefill_dp_rank",
-        "ec_transfer_params",
-        "input_ids",
-        "kv_transfer_params",
-        "lora_path",
-        "priority",
-        "request_id",
-        "rid",
-        "routed_dp_rank",
-        "session_id",
-        "session_params",
-    ]
-)
 
 GENERATE: tuple[Endpoint, ...] = ("chat/completions", "completions", "responses", "messages")
 EMBED: tuple[Endpoint, ...] = ("embeddings", "score", "rerank")
@@ -128,8 +106,7 @@ class OwnLayer:
             bounds.check(document)
         fields = handler.fields
         for name in sorted(document):
-            if name in RESERVED and document[name] is not None:
-                raise ApiError(400, f"'{name}' is not for clients to set.", param=name, code="unsupported_parameter")
+            refuse_reserved(name, document[name])
             if name not in fields or (name in handler.without_effect and document[name] is not None):
                 self._refuse_ignored(name, document[name], fields)
         # A null means what leaving the field out means: so it does in OpenAI's API.

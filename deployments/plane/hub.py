@@ -4,10 +4,12 @@ import asyncio
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import struct
 from collections import deque
+from contextlib import ExitStack
 from typing import Any
 
 from deployments.plane import greeting
@@ -20,6 +22,7 @@ logger = logging.getLogger("ray.serve")
 GREETING_S = 5.0  # for a connection to prove itself
 MAX_CONNECTIONS = 4096
 BACKLOG = 512
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")  # no header of HTTP has any of these
 
 
 class StreamLostError(ConnectionError):
@@ -38,6 +41,7 @@ class Stream:
         self._taken = 0  # bytes since the last credit
         self._peer: _Peer | None = None  # which sends it
         self.ended = False
+        self._last = False  # whether its last frame has come
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._late: asyncio.TimerHandle | None = None
@@ -104,6 +108,8 @@ class Stream:
             peer.streams.add(self)
         elif self._peer is not peer:
             raise FrameError("another connection's ticket")
+        if self._last:
+            raise FrameError(f"a {kind.name} after the last frame")
         match kind:
             case Kind.DATA if self.head is not None:
                 self._size += len(payload)
@@ -115,8 +121,9 @@ class Stream:
                 self.head = _head(payload)
                 return  # the first bytes come with it
             case Kind.END:
-                self.ended = True
+                self.ended = self._last = True
             case Kind.BROKEN:
+                self._last = True
                 self._error = StreamLostError("the engine failed while it answered")
             case _:
                 raise FrameError(f"an unexpected {kind.name}")
@@ -171,15 +178,20 @@ class Hub:
             OSError: it can't.
         """
         name = f"enginehouse-{secrets.token_hex(16)}"
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        local.bind(f"\0{name}")  # Linux's abstract names: no file is left, however this process ends
-        distant = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        loop = asyncio.get_running_loop()
-        self._servers = [
-            await loop.create_unix_server(lambda: _Peer(self), sock=local, backlog=BACKLOG),
-            await loop.create_server(lambda: _Peer(self), sock=distant, backlog=BACKLOG),
-        ]
-        port = distant.getsockname()[1]
+        with ExitStack() as opened:
+            local = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            local.bind(f"\0{name}")  # Linux's abstract names: no file is left, however this process ends
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            distant = opened.enter_context(socket.create_server((host, 0), family=family))
+            port = distant.getsockname()[1]
+            loop = asyncio.get_running_loop()
+            try:
+                for make, sock in ((loop.create_unix_server, local), (loop.create_server, distant)):
+                    self._servers.append(await make(lambda: _Peer(self), sock=sock, backlog=BACKLOG))
+            except BaseException:
+                await self.stop()
+                raise
+            opened.pop_all()  # they are the servers' now
         hub = secrets.token_hex(8)
         self._address = {"hub": hub, "node": node, "local": name, "host": host, "port": port, "key": self._key}
 
@@ -302,9 +314,16 @@ def _head(payload: bytes) -> Head:
     """
     try:
         document = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError("a head that is no JSON") from error
     match document:
-        case {"status": int(status), "media_type": str(media_type), "headers": dict(headers)}:
+        case {"status": int(status), "media_type": str(media_type), "headers": dict(headers)} if (
+            200 <= status <= 599 and _are_headers({**headers, "content-type": media_type})
+        ):
             return {"status": status, "media_type": media_type, "headers": headers}
     raise FrameError("a head without what belongs to it")
+
+
+def _are_headers(headers: dict[Any, Any]) -> bool:
+    """Whether these can be sent to a client as they are: no line ends, and nothing but strings."""
+    return all(isinstance(value, str) and not _CONTROL.search(f"{name}{value}") for name, value in headers.items())

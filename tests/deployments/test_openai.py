@@ -295,6 +295,25 @@ async def test_a_body_that_is_no_object_is_a_400() -> None:
         assert not there.received
 
 
+@pytest.mark.parametrize(
+    ("member", "param"),
+    [
+        (b'"custom_logit_processor": "gASV"', "custom_logit_processor"),
+        (b'"bootstrap_host": "10.0.0.1"', "bootstrap_host"),
+        (b'"boot\\u0073trap_host": "10.0.0.1", "bootstrap_host": null', "bootstrap_host"),
+        (b'"vllm_xargs": {"kv_transfer_params": "x"}', "vllm_xargs.kv_transfer_params"),
+        (b'"chat_template_kwargs": {"chat_template": "{{ x }}"}', "chat_template_kwargs.chat_template"),
+    ],
+)
+async def test_what_reaches_into_the_servers_deployment_is_not_passed_on(member: bytes, param: str) -> None:
+    async with remotes(ok) as (there,), engine(there) as served:
+        error = await refused(served, request(WHOLE.replace(b"{", b"{" + member + b",", 1)))
+        assert (error.status, error.param, error.code) == (400, param, "unsupported_parameter")
+        assert there.received == []
+        await served.handle(request(WHOLE.replace(b"{", b'{"priority": null, "vllm_xargs": {"a": 1},', 1)))
+        assert len(there.received) == 1
+
+
 async def test_servers_down_leave_the_replica_up() -> None:
     async with remotes(ok) as (there,), engine(there, unhealthy_after=1) as served:
         await there.stop()
