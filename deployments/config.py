@@ -10,7 +10,8 @@ from deployments.replica_choice.settings import PrefixSettings
 
 # Plain enough for a URL, a log line and every engine.
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$", max_length=200)]
-AdapterPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+# No control characters: it stands in errors and logs.
+AdapterPath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class PoolConfig(BaseModel):

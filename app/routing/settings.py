@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from deployments import registry
 from deployments.capabilities import Need
@@ -15,6 +23,8 @@ def _one_or_more(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+# What can be put into a header.
+PoolName = Annotated[str, StringConstraints(min_length=1, pattern=r"^[ -~]+$")]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -71,7 +81,7 @@ class Canary(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pool: str = Field(min_length=1, description="The pool.")
+    pool: PoolName = Field(description="The pool.")
     percent: Percent = Field(description="Its share of the requests.")
 
 
@@ -82,7 +92,7 @@ class RouteConfig(BaseModel):
 
     name: str = Field(min_length=1, max_length=100, pattern=r"^[!-~]+$", description="What answers and logs call it.")
     match: RouteMatch = Field(RouteMatch(), description="Which requests it is for; without it, all.")
-    pools: tuple[str, ...] | dict[str, Weight] = Field(
+    pools: tuple[PoolName, ...] | dict[PoolName, Weight] = Field(
         (), description="Pools in order of preference; or with weights (`{a: 90, b: 10}`), by which one is drawn."
     )
     engines: tuple[str, ...] = Field((), description="Or the model's pools, in order of these engines.")
@@ -131,7 +141,7 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pools: list[str] = Field(
+    pools: list[PoolName] = Field(
         min_length=1,
         description="Pools that serve it, by application name. Routes say which of them answers; where they see no "
         "difference, the first that is up.",

@@ -251,6 +251,18 @@ async def test_a_name_that_is_taken(client: httpx.AsyncClient, pools: FakePools,
         ({"lora_name": 1}, "lora_name", "invalid_value"),
         ({"lora_path": ""}, "lora_path", "invalid_value"),
         ({"lora_path": "x" * 5000}, "lora_path", "invalid_value"),
+        ({"lora_path": "a\0b"}, "lora_path", "invalid_value"),
+        ({"lora_path": "a\nERROR: forged"}, "lora_path", "invalid_value"),
+        ({"lora_path": "a\x1b[2J"}, "lora_path", "invalid_value"),
+        ({"lora_name": "x\n"}, "lora_name", "invalid_value"),
+        ({"lora_name": "\nx"}, "lora_name", "invalid_value"),
+        ({"lora_name": "x\0"}, "lora_name", "invalid_value"),
+        ({"lora_name": "../x"}, "lora_name", "invalid_value"),
+        ({"lora_name": "/x"}, "lora_name", "invalid_value"),
+        ({"lora_name": "\N{GRINNING FACE}"}, "lora_name", "invalid_value"),
+        ({"lora_name": "x%2e%2e"}, "lora_name", "invalid_value"),
+        ({"lora_name": "__proto__"}, "lora_name", "invalid_value"),
+        ({"lora_name": "x" * 201}, "lora_name", "invalid_value"),
         ({"lora_paht": "p"}, "lora_paht", "unknown_parameter"),
         ({"load_inplace": True}, "load_inplace", "unknown_parameter"),
     ],
@@ -309,6 +321,16 @@ async def test_none_is_ready(client: httpx.AsyncClient, pools: FakePools) -> Non
     response = await load(client)
     assert error_of(response)[:3] == (503, None, "pool_not_ready")
     assert response.headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize("name", ["../x", "x\n", "x\0", "", "\N{GRINNING FACE}" * 9999, "__proto__", "x/../m", "m"])
+async def test_an_odd_name_unloads_nothing(
+    client: httpx.AsyncClient, pools: FakePools, live: LiveAdapter, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = await client.post(UNLOAD, json={"lora_name": name})
+    assert error_of(response)[:3] == (404, "lora_name", "adapter_not_found")
+    assert len(response.json()["error"]["message"]) < 200
+    assert pools.fakes.kept == {"x": live} and caplog.messages == []
 
 
 # Unloading

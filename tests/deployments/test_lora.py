@@ -343,6 +343,29 @@ def test_paths_outside(folder: Path, wanted: str) -> None:
     assert caught.value.message == f"The path '{wanted}' is not inside the folder that adapters may be loaded from."
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        *("~root", "~/a", "http://example.com/a", "file:///etc", "s3://bucket/a", "org/name", "%2e%2e", "$HOME"),
+        *("x" * 4096, "x/" * 2048, "\udcff", "a\\..\\..", "...", "\N{FULLWIDTH FULL STOP}" * 2),
+    ],
+)
+def test_what_looks_like_another_place_is_a_name_in_the_folder(folder: Path, wanted: str) -> None:
+    found = inside(str(folder), wanted)
+    assert folder in found.parents and not found.exists() if len(wanted) < 100 else folder in found.parents
+
+
+def test_a_chain_of_links_is_followed_to_its_end(folder: Path, tmp_path: Path) -> None:
+    (folder / "one").symlink_to("two")
+    (folder / "two").symlink_to("three")
+    (folder / "three").symlink_to(tmp_path)
+    (folder / "round").symlink_to("round")
+    for wanted in ("one", "one/allowed-not", "a/../one"):
+        with pytest.raises(ApiError, match="is not inside the folder"):
+            inside(str(folder), wanted)
+    assert inside(str(folder), "round") == folder / "round"  # no folder, as the next check says
+
+
 def test_a_folder_that_is_a_link_itself(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(folder)
     assert inside(str(tmp_path / "link"), "a") == folder / "a"

@@ -225,7 +225,8 @@ class Layer(OwnLayer):
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 async def test_a_reserved_field_never_reaches_an_engine(name: str) -> None:
-    for value in ("x", {"a": 1}, 0, False, []):
+    values: list[Any] = ["x", {"a": 1}, 0, False, []]
+    for value in values:
         with pytest.raises(ApiError) as caught:
             await Layer().handle(EngineRequest("chat/completions", json.dumps({name: value}).encode(), "id"))
         assert (caught.value.status, caught.value.param) == (400, name)

@@ -122,7 +122,7 @@ def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
             assert ask(server, "smollm2-135m-instruct").status_code == 200
             invitation = re.search(r"^  (curl .*)$", server.output.read_text(), re.MULTILINE)
             assert invitation
-            answer = subprocess.run(invitation[1], shell=True, capture_output=True, text=True, timeout=60)
+            answer = subprocess.run(invitation[1], shell=True, capture_output=True, text=True, timeout=60)  # noqa: S602
             assert "The capital of France is Paris." in answer.stdout
             began = time.monotonic()
             server.stop(number)

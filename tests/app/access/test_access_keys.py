@@ -88,6 +88,42 @@ def test_a_key_that_is_not_there(shown: bytes) -> None:
     assert error.message == "This API key isn't valid here."
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        b"eh-one\0",
+        b"eh-one, Bearer eh-one",
+        b"eh-one eh-two",
+        b"eh-" + b"x" * 60_000,
+        "eh-\N{LATIN SMALL LETTER E WITH ACUTE}".encode(),
+        b"\xc0\x80",
+        b"\x80" * 100,
+        b'"eh-one"',
+        b"eh-one%00",
+    ],
+)
+def test_a_key_with_something_to_it_is_another(shown: bytes) -> None:
+    for headers in ([(b"authorization", b"Bearer " + shown)], [(b"x-api-key", shown)]):
+        assert refused(lambda headers=headers: RING.find(headers)).code == "invalid_api_key"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("shown", "code"),
+    [
+        ([b"Bearer eh-one", b"Bearer eh-three"], None),
+        ([b"Bearer eh-three", b"Bearer eh-one"], "invalid_api_key"),
+        ([b"Bearer ", b"Bearer eh-one"], "missing_api_key"),
+        ([b"Basic eh-three", b"Bearer eh-one"], None),
+    ],
+)
+def test_of_two_headers_the_first_of_our_scheme_counts(shown: list[bytes], code: str | None) -> None:
+    headers = [(b"authorization", value) for value in shown]
+    if code is None:
+        assert RING.find(headers) is ONE
+    else:
+        assert refused(lambda: RING.find(headers)).code == code
+
+
 def test_the_wrong_key_is_not_made_up_for_by_a_right_one() -> None:
     headers = [(b"authorization", b"Bearer eh-three"), (b"x-api-key", b"eh-one")]
     assert refused(lambda: RING.find(headers)).code == "invalid_api_key"

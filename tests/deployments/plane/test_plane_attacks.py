@@ -109,7 +109,7 @@ class Stranger:
 
     async def is_closed(self) -> bool:
         try:
-            return await soon(self.reader.read()) == b""
+            return bool(await soon(self.reader.read()) == b"")
         except ConnectionError:
             return True
 
