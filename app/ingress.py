@@ -139,6 +139,8 @@ def _add_models(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/models/{model:path}", tags=["models"])
     async def get_model(request: Request, model: str) -> JSONResponse:
         """One model; 404 where there is none of that name."""
+        if not request.scope["path"].endswith(model):  # the framework's patterns leave out a last line end
+            model += "\n"
         may_see(key_of(request.scope), model, gateway.knows)
         return JSONResponse(gateway.model_document(model))
 

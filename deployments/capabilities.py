@@ -30,10 +30,10 @@ PARTS: dict[str, Part] = {
 }
 # Fields whose value asks for nothing, whatever the engine is.
 NOTHING: tuple[Any, ...] = (None, False, [], {}, "none")
-# A body in which none of these occurs sets no field that engines differ in, and has no part and nothing foreign. The
-# last is for keys that are spelt with escapes.
+# A body in which none of these occurs sets no field that engines differ in, and has no part. The last is for keys that
+# are spelt with escapes.
 _FIELDS = (b'"tools"', b'"tool_choice"', b'"functions"', b'"response_format"', b'"logprobs"', b'"n"', b'"text"')
-_HINTS = (*_FIELDS, *reach.HINTS, b"\\u")
+_HINTS = (*_FIELDS, b'"type"', b"\\u")
 
 
 class Asked(BaseModel):
@@ -60,7 +60,7 @@ def refuse_beyond(can: Capabilities, request: EngineRequest, engine: str) -> Non
         served = ", ".join(can.endpoints)
         message = f"The {engine} engine doesn't serve '{request.endpoint}' for this model; it serves {served}."
         raise ApiError(400, message, param="model", code="unsupported_endpoint")
-    if not may_need(request.body):
+    if not may_need(request.body) and not reach.may_reach(request.body):
         return
     try:
         document = from_json(request.body)

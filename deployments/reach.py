@@ -81,8 +81,11 @@ _SCHEMAS = (
     *("json_schema", "guided_json"),
 )
 _REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-# A body in which none of these occurs has nothing of this, but for keys that are spelt with escapes.
-HINTS = (b"url", b'"type"', b'"image"', b'"audio"', b'"video"', b"_embeds", b"image_pil", b"uuid", b"Ref", b"$ref")
+# A body in which none of these occurs has nothing of this. The last is for keys that are spelt with escapes.
+_HINTS = (
+    *(b"url", b'"image"', b'"audio"', b'"video"', b"_embeds", b"image_pil", b"uuid", b"content_hash", b"Ref", b"$ref"),
+    b"\\u",
+)
 
 
 def refuse_reserved(name: str, value: Any) -> None:
@@ -99,6 +102,11 @@ def refuse_reserved(name: str, value: Any) -> None:
     for key in sorted(inside & value.keys()) if isinstance(value, dict) else ():
         if value[key] is not None:
             raise _reserved(f"{name}.{key}")
+
+
+def may_reach(body: bytes) -> bool:
+    """Whether `refuse_foreign` may refuse a request; False is sure, and costs little to know."""
+    return any(hint in body for hint in _HINTS)
 
 
 def refuse_foreign(document: Mapping[str, Any], endpoint: Endpoint) -> None:

@@ -257,6 +257,34 @@ def test_what_changes_the_server(app: Door) -> None:
     assert changing(app) == ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"]
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        [],
+        [(b"authorization", b"Bearer ")],
+        [(b"authorization", b"Bearer eh-no"), (b"authorization", b"Bearer eh-boss")],
+        [(b"authorization", b"Bearer \xff\xfe\x80")],
+        [(b"authorization", b"Bearer eh-boss\xc3\xa9")],
+        [(b"authorization", b"Bearer eh-" + b"x" * 50_000)],
+        [(b"authorization", b"Basic ZWgtYm9zczo=")],
+        [(b"cookie", b"authorization=Bearer eh-boss")],
+        [(b"x-forwarded-for", b"127.0.0.1"), (b"x-real-ip", b"127.0.0.1"), (b"host", b"localhost")],
+    ],
+)
+async def test_without_a_key_nothing_is_changed_or_told(
+    client: httpx.AsyncClient, app: Door, caplog: pytest.LogCaptureFixture, shown: list[tuple[bytes, bytes]]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    asked = [("POST", path) for path in (*changing(app), *GENERATE)]
+    for method, path in [*asked, ("GET", "/v1/models"), ("GET", "/v1/models/m"), ("DELETE", "/v1/models/m")]:
+        response = await client.request(method, path, content=b"{", headers=shown)
+        error = response.json()["error"]
+        assert response.status_code == 401 and error["code"] in ("missing_api_key", "invalid_api_key")
+        assert set(error) == {"message", "type", "param", "code"}
+        assert response.headers["www-authenticate"].startswith("Bearer")
+    assert [record for record in caplog.records if record.name == "ray.serve"] == []
+
+
 @pytest.mark.parametrize("ending", ["", "%0A", "/"])
 @pytest.mark.parametrize("name", ["plain", "narrow", "slow"])
 async def test_what_changes_the_server_takes_an_admin_key(
