@@ -34,6 +34,16 @@ class Ingress:
         """Take a new configuration; requests that are under way keep what they were routed by."""
         self._gateway.configure(load_ingress_config(user_config))
 
+    async def stats(self) -> dict[str, int]:
+        """What this replica holds at the moment: of a request that has ended, nothing."""
+        hub, gate = self._gateway.caller.hub, self._gateway.gate
+        return {
+            "tasks": len(asyncio.all_tasks()),
+            "streams": hub.open_streams if hub else 0,
+            "running": gate.running,
+            "queued": gate.queued,
+        }
+
     def _looked(self, status: Any) -> None:
         """Each of the ingress's replicas holds a part of the limits."""
         context = serve.get_replica_context()

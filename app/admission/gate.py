@@ -108,6 +108,15 @@ class Gate:
         """Whether there is any limit: once there was, all is counted."""
         return bool(self._pools or self._models)
 
+    @property
+    def running(self) -> int:
+        """Requests that were let in and haven't ended, where there is any limit."""
+        return sum(pool.budget.running for pool in self._pools.values())
+
+    @property
+    def queued(self) -> int:
+        return sum(len(pool.waiting) for pool in self._pools.values())
+
     def cost(self, prompt_tokens: int, max_tokens: int | None, choices: int) -> Cost:
         return Cost(most_tokens(prompt_tokens, max_tokens, choices, self.config.default_max_tokens))
 

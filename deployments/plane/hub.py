@@ -201,6 +201,10 @@ class Hub:
         stream = self._streams[ticket] = Stream(self, ticket)
         return stream
 
+    @property
+    def open_streams(self) -> int:
+        return len(self._streams)
+
     def forget(self, ticket: bytes) -> bool:
         return self._streams.pop(ticket, None) is not None
 

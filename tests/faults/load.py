@@ -45,14 +45,24 @@ async def nothing() -> None:
 class Clients:
     """So many clients that ask a model again and again, every second time for a stream."""
 
-    def __init__(self, url: str, model: str, clients: int, texts: Texts | None = None, tokens: int = TOKENS) -> None:
-        """`texts`: what simulated engines answer to `PROMPTS` of `TOKENS` tokens; another text is wrong."""
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        clients: int,
+        texts: Texts | None = None,
+        tokens: int = TOKENS,
+        fields: Mapping[str, object] | None = None,
+    ) -> None:
+        """`texts`: what simulated engines answer to `PROMPTS` of `TOKENS` tokens; another text is wrong. `fields`: more
+        of each request."""
         self.tally = Tally()
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._clients = clients
         self._texts = texts
         self._tokens = tokens
+        self._fields = fields or {}
         self._left = 0
         self._fault: Callable[[], Awaitable[None]] = nothing
         self._fault_at = 0
@@ -86,6 +96,7 @@ class Clients:
             "max_tokens": self._tokens,
             "stream": stream,
             "temperature": 0,  # the prompt alone decides
+            **self._fields,
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
         try:

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,12 +99,25 @@ class Outside:
             self.process = None
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What a server holds at one moment."""
+
+    ingress_mb: float  # resident, all replicas together
+    pools_mb: float
+    descriptors: int
+    tasks: int  # asyncio's, in the ingress
+    tickets: int  # streams that it waits for, requests that were let in or wait
+    busy: int  # requests that the engines have
+    processes: Mapping[str, int]  # by what they are
+
+
 @dataclass(slots=True)
 class Rig:
     """A running server, and what can be done to it."""
 
     server: Server
-    outside: Outside
+    outside: Outside | None
     document: dict[str, Any]  # its configuration
     folder: Path
     context: Any  # of this process as a driver of its Ray
@@ -126,6 +139,25 @@ class Rig:
 
         handle: Any = serve.get_deployment_handle(deployment, app_name=application)
         return list(await handle.broadcast("stats").results_async(timeout_s=30))
+
+    async def census(self) -> "Census":
+        """What its long-lived processes hold. None of these is ever killed but by a fault of its own."""
+        held = await self.stats("ingress", "Ingress")
+        processes = {name: self.server.replicas(name) for name in ("ingress", "spare", "small", "outside", "thorough")}
+        every = [process for each in processes.values() for process in each]
+        return Census(
+            ingress_mb=sum(process.memory_info().rss for process in processes["ingress"]) / 1e6,
+            pools_mb=sum(process.memory_info().rss for process in every if process not in processes["ingress"]) / 1e6,
+            descriptors=sum(process.num_fds() for process in every),
+            tasks=sum(each["tasks"] for each in held),
+            tickets=sum(each["streams"] + each["running"] + each["queued"] for each in held),
+            busy=sum([await self.busy(name) for name in self.pools]),
+            processes=self.server.kinds(),
+        )
+
+    @property
+    def pools(self) -> list[str]:
+        return [app["name"] for app in self.document["applications"] if app["name"] != "ingress"]
 
     async def busy(self, application: str) -> int:
         """Requests that the engines of a pool have."""
@@ -191,14 +223,21 @@ class Rig:
 
 @contextmanager
 def rigged(folder: Path) -> Iterator[Rig]:
-    """A server that is ready, until the block ends."""
+    """The server of all rows, ready, until the block ends."""
     port, outside = free_port(), Outside(free_port())
-    document = config(port, outside.port)
-    path = folder / "faults.yaml"
-    path.write_text(yaml.safe_dump(document))
     outside.start()
     try:
-        with serving(path, port, environ={"PYTHONPATH": str(ROOT)}) as server, joined(server) as context:
-            yield Rig(server, outside, document, folder, context)
+        with rigged_with(config(port, outside.port), folder, outside) as rig:
+            yield rig
     finally:
         outside.kill()
+
+
+@contextmanager
+def rigged_with(document: dict[str, Any], folder: Path, outside: Outside | None = None) -> Iterator[Rig]:
+    """A server of this configuration."""
+    path = folder / "faults.yaml"
+    path.write_text(yaml.safe_dump(document))
+    port = document["http_options"]["port"]
+    with serving(path, port, environ={"PYTHONPATH": str(ROOT)}) as server, joined(server) as context:
+        yield Rig(server, outside, document, folder, context)

@@ -2,19 +2,16 @@
 
 import asyncio
 import signal
-import statistics
 from collections import Counter
-from collections.abc import Awaitable, Callable
 
 import aiohttp
 
+from tests.faults.leaving import leave
 from tests.faults.load import Clients, Tally
 from tests.faults.rig import DIES_AFTER, INGRESSES, REPLICAS, Rig
 from tests.faults.suite import Seen, Size, row
 
 CLIENTS = 40
-STOPS_WITHIN_MS = 20  # the engine, after its client has left; in the median
-LONG = "Tell me of the sea and of the moon. " * 60
 BROKEN = {"engine_lost"}  # what clients of streams that had begun are told
 
 
@@ -29,51 +26,7 @@ def clean(seen: Seen, tally: Tally, told: set[str] = frozenset()) -> None:  # ty
 @row("clients leave")
 async def leaves(rig: Rig, size: Size, seen: Seen) -> None:
     """The engine stops, in the median within 20 ms: in mid-stream, before the first token, of a whole answer."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
-        for when, leave in {"in mid-stream": _in_mid_stream, "before a token": _before, "whole": _whole}.items():
-            took_ms = [await _stops(rig, session, leave) for _ in range(size.rounds)]
-            median = seen.counts[f"ms {when}"] = round(statistics.median(took_ms), 1)
-            seen.must(median <= STOPS_WITHIN_MS, f"{when}: the engine stops after {median} ms")
-    seen.counts["left"] = 3 * size.rounds
-
-
-async def _stops(rig: Rig, session: aiohttp.ClientSession, leave: Callable[..., Awaitable[None]]) -> float:
-    """How long an engine goes on after a client has left, in ms, as far as its own counts show."""
-    await leave(rig, session)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    async with asyncio.timeout(10):
-        while await rig.busy("thorough"):
-            pass
-    return (loop.time() - began_s) * 1000
-
-
-def _body(prompt: str, *, stream: bool) -> dict[str, object]:
-    message = {"role": "user", "content": prompt}
-    return {"model": "thorough", "messages": [message], "stream": stream, "max_tokens": 3000}
-
-
-async def _in_mid_stream(rig: Rig, session: aiohttp.ClientSession) -> None:
-    answer = await session.post(f"{rig.url}/v1/chat/completions", json=_body("Hi.", stream=True))
-    for _ in range(5):
-        await answer.content.readline()
-    answer.close()
-
-
-async def _before(rig: Rig, session: aiohttp.ClientSession) -> None:
-    await _leave_unanswered(rig, session, _body(LONG, stream=True))
-
-
-async def _whole(rig: Rig, session: aiohttp.ClientSession) -> None:
-    await _leave_unanswered(rig, session, _body("Hi.", stream=False))
-
-
-async def _leave_unanswered(rig: Rig, session: aiohttp.ClientSession, body: dict[str, object]) -> None:
-    asked = asyncio.ensure_future(session.post(f"{rig.url}/v1/chat/completions", json=body))
-    async with asyncio.timeout(10):
-        while not await rig.busy("thorough"):
-            assert not asked.done()
-    asked.cancel()
+    await leave(rig, "thorough", size.rounds, seen)
 
 
 @row("an engine dies in mid-stream")
@@ -107,8 +60,11 @@ async def fails(rig: Rig, size: Size, seen: Seen) -> None:
     """The next pool of the route answers, in few attempts; once it is there again, it is asked again."""
     clients = Clients(rig.url, "outside", 8)
 
+    outside = rig.outside
+    assert outside is not None
+
     async def kill() -> None:
-        rig.outside.kill()
+        outside.kill()
 
     tally = await clients.run(size.requests // 4, kill)
     clean(seen, tally, BROKEN)  # those whose streams had begun
@@ -116,7 +72,7 @@ async def fails(rig: Rig, size: Size, seen: Seen) -> None:
     seen.must(tally.answered["outside"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")
     seen.must(max(tally.attempts) <= 3, f"attempts: {dict(tally.attempts)}")
     seen.counts["answered by the next"] = tally.answered["spare"]
-    await asyncio.to_thread(rig.outside.start)
+    await asyncio.to_thread(outside.start)
     seen.must(await _is_asked_again(rig, "outside"), "it isn't asked again")
 
 

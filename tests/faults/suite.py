@@ -20,6 +20,10 @@ FULL = Size(requests=10_000, rounds=40, soak_s=1200)
 SHORT = Size(requests=800, rounds=8, soak_s=30)
 
 
+class NotHereError(Exception):
+    """This machine lacks what a row needs. The message says what."""
+
+
 @dataclass(slots=True)
 class Seen:
     """What was counted, and what wasn't as it must be."""
@@ -33,16 +37,20 @@ class Seen:
             self.misses.append(otherwise)
 
 
+Run = Callable[[Rig, Size, Seen], Awaitable[None]]
+Alone = Callable[[Size, Seen], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of fault."""
+    """One kind of fault. It is done to the one server of all rows, or to one that it starts itself."""
 
     name: str
     must: str  # what has to happen
-    run: "Run"
+    run: Run | None = None
+    alone: Alone | None = None
 
 
-Run = Callable[[Rig, Size, Seen], Awaitable[None]]
 ROWS: dict[str, Row] = {}
 
 
@@ -50,18 +58,43 @@ def row(name: str) -> Callable[[Run], Run]:
     """Register a kind of fault. Its docstring's first line says what must happen."""
 
     def register(run: Run) -> Run:
-        assert name not in ROWS
-        ROWS[name] = Row(name, (run.__doc__ or "").strip().partition("\n")[0], run)
+        _register(Row(name, _must(run), run=run))
         return run
 
     return register
 
 
-async def carry_out(chosen: Row, rig: Rig, size: Size) -> Seen:
-    """Inject one kind of fault. Whatever goes wrong is a miss."""
+def row_alone(name: str) -> Callable[[Alone], Alone]:
+    """As `row`, of one that starts a server of its own."""
+
+    def register(alone: Alone) -> Alone:
+        _register(Row(name, _must(alone), alone=alone))
+        return alone
+
+    return register
+
+
+def _register(row: Row) -> None:
+    assert row.name not in ROWS
+    ROWS[row.name] = row
+
+
+def _must(run: Callable[..., object]) -> str:
+    return (run.__doc__ or "").strip().partition("\n")[0]
+
+
+async def carry_out(chosen: Row, rig: Rig | None, size: Size) -> Seen:
+    """Inject one kind of fault; `rig` is there for rows that need it. Whatever goes wrong is a miss."""
     seen, began_s = Seen(), time.monotonic()
     try:
-        await chosen.run(rig, size, seen)
+        if chosen.alone is not None:
+            await chosen.alone(size, seen)
+        elif chosen.run is not None and rig is not None:
+            await chosen.run(rig, size, seen)
+        else:
+            raise ValueError(f"nothing carries out {chosen.name}")
+    except NotHereError:
+        raise
     except Exception as error:
         seen.misses.append(f"{type(error).__name__}: {error}")
     seen.seconds = time.monotonic() - began_s

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -77,6 +78,12 @@ class Server:
     def controllers(self) -> list[psutil.Process]:
         """Serve's: one, and while it is replaced two or none."""
         return self._titled("ray::ServeController")
+
+    def kinds(self) -> Counter[str]:
+        """How many processes there are of each kind that Serve, an engine or we start; Ray's own come and go."""
+        kinds = re.compile(r"ServeReplica:\w+|ServeController|HAProxyManager|ProxyActor|bin/haproxy|EngineCore")
+        found = (kinds.search(command) for _, command in self._commands())
+        return Counter(match.group() for match in found if match)
 
     def _titled(self, title: str) -> list[psutil.Process]:
         return [process for process, command in self._commands() if title in command]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import rows as _  # noqa: F401 (registers them)
+from tests.faults import rows, soak  # noqa: F401 (they register what they do)
 from tests.faults.rig import Rig, rigged
 from tests.faults.suite import ROWS, SHORT, carry_out
 
@@ -16,7 +16,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", [each.name for each in ROWS.values() if each.run is not None])
 def test_fault(rig: Rig, name: str) -> None:
     seen = asyncio.run(carry_out(ROWS[name], rig, SHORT))
     assert not seen.misses, seen
