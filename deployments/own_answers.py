@@ -102,16 +102,21 @@ async def events(stream: AsyncIterator[Any], request: EngineRequest) -> AsyncGen
     """An engine's events, with its errors in their place.
 
     Engines find some faults of a streamed request only after their servers have answered 200, and write them as the
-    first event: here they are raised, for nothing has been sent yet. After a later error its `[DONE]` is dropped: a
-    client would take a broken answer for a whole one.
+    first event: here they are raised, for nothing has been sent yet. So is a later failure of the engine's own, such as
+    vLLM's when its engine core has died. After any other error its `[DONE]` is dropped: a client would take a broken
+    answer for a whole one.
+
+    Raises:
+        ApiError: an error, before anything else; or one of 500 or more.
     """
     sent = broken = False
     async with aclosing(cast("AsyncGenerator[Any]", stream)) as generator:
         async for item in generator:
             event = _event(item)
             if event.startswith(_ERROR_EVENTS):
-                if not sent:
-                    raise _first_event_error(event, request)
+                error = _event_error(event, request)
+                if not sent or error.status >= 500:
+                    raise error
                 broken = True
             if not (broken and event.startswith("data: [DONE]")):
                 sent = True
@@ -143,7 +148,7 @@ def _event(item: Any) -> str:
     return item.decode() if isinstance(item, bytes) else str(item)
 
 
-def _first_event_error(event: str, request: EngineRequest) -> ApiError:
+def _event_error(event: str, request: EngineRequest) -> ApiError:
     document = json.loads(event[event.index("data: ") + len("data: ") :])
     error = document.get("error", document)
     return api_error({**error, "message": _PRINTED_PARAMETER.sub("", str(error.get("message")))}, request)

@@ -90,11 +90,8 @@ class Pool:
                 except ReaderGoneError:
                     pass  # leaving the body aborts generation
                 except Exception as error:
-                    if isinstance(error, EngineDeadError):
-                        self._died(error)
-                    else:
-                        logger.error("the engine failed while it answered", exc_info=error)
                     outlet.broken()
+                    await self._broke(error)
                 else:
                     outlet.end()
         return "streamed"
@@ -112,9 +109,20 @@ class Pool:
             try:
                 async for chunk in body:
                     yield chunk
-            except EngineDeadError as error:
-                self._died(error)
+            except Exception as error:
+                await self._broke(error)
                 raise
+
+    async def _broke(self, error: Exception) -> None:
+        """An answer has broken after it had begun: by a death, which its engine may have put in other words."""
+        if not isinstance(error, EngineDeadError):
+            logger.error("the engine failed while it answered", exc_info=error)
+            try:
+                await self._engine.health()
+            except EngineDeadError as death:
+                error = death
+        if isinstance(error, EngineDeadError):
+            self._died(error)
 
     async def _begin(self, request: WireRequest) -> "EngineResponse | _Begun":
         """An answer up to its first bytes, so that an engine that fails before them gives an error's status; one that
