@@ -119,8 +119,8 @@ class Pool:
             logger.error("the engine failed while it answered", exc_info=error)
             try:
                 await self._engine.health()
-            except EngineDeadError as death:
-                error = death
+            except Exception as why:
+                error = why
         if isinstance(error, EngineDeadError):
             self._died(error)
 

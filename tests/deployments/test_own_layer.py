@@ -268,8 +268,18 @@ async def test_other_chunks_stay_as_they_are(event: str) -> None:
 
 
 async def test_a_stream_that_breaks_has_no_done() -> None:
-    first, error = 'data: {"choices": []}\n\n', error_event("gone", 500)
+    first, error = 'data: {"choices": []}\n\n', error_event("it was wrong after all", 400)
     assert await sent(first, error, DONE) == [first, error]
+
+
+async def test_a_failure_of_the_engine_in_mid_stream_is_raised() -> None:
+    stream = Stream('data: {"choices": []}\n\n', error_event("EngineCore encountered an issue", 500), DONE)
+    generator = events(stream(), request())
+    assert await anext(generator) == b'data: {"choices": []}\n\n'
+    with pytest.raises(ApiError) as caught:
+        await anext(generator)
+    assert (caught.value.status, caught.value.message) == (500, "EngineCore encountered an issue")
+    assert stream.closed
 
 
 async def test_text_that_only_looks_like_an_error_breaks_nothing() -> None:

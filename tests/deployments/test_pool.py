@@ -28,6 +28,7 @@ class FakeEngine(Engine):
     chunks: tuple[bytes, ...] = ()
     failure: Exception | None = None
     fails_at_once: bool = False
+    sickness: Exception | None = None  # what its health is, where that isn't its failure
     requests: list[EngineRequest] = field(default_factory=list)
     streaming: bool = False
     can: Capabilities = CAN
@@ -55,8 +56,8 @@ class FakeEngine(Engine):
             self.streaming = False
 
     async def health(self) -> None:
-        if self.failure is not None:
-            raise self.failure
+        if (found := self.sickness or self.failure) is not None:
+            raise found
 
     async def stats(self) -> EngineStats:
         return EngineStats(running=2, waiting=1)
@@ -267,7 +268,7 @@ async def health(replica: Replica) -> None:
 
 
 async def stream(replica: Replica) -> None:
-    with pytest.raises(EngineDeadError):
+    with pytest.raises((EngineDeadError, ApiError)):
         [part async for part in replica.stream(REQUEST)]
     await asyncio.Event().wait()
 
@@ -282,9 +283,10 @@ async def whole(replica: Replica) -> None:
         (health, FakeEngine(failure=DEAD)),
         (stream, FakeEngine(failure=DEAD, chunks=(b"one",))),
         (stream, FakeEngine(failure=DEAD)),
+        (stream, FakeEngine(failure=API_ERROR, chunks=(b"one",), sickness=DEAD)),
         (whole, FakeEngine(failure=DEAD, fails_at_once=True)),
     ],
-    ids=["health", "mid-stream", "before a stream", "whole"],
+    ids=["health", "mid-stream", "before a stream", "in other words", "whole"],
 )
 async def test_a_replica_ends_with_its_engine(
     ask: Callable[[Replica], Coroutine[Any, Any, None]], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
@@ -308,6 +310,8 @@ async def test_a_replica_outlives_a_request_that_fails(monkeypatch: pytest.Monke
     monkeypatch.setattr("os._exit", pytest.fail)
     replica = Replica(FakeEngine(failure=CRASH, fails_at_once=True))
     assert (await replica.respond(REQUEST))["status"] == 500
+    with pytest.raises(ValueError, match="at "):
+        [part async for part in Replica(FakeEngine(failure=CRASH, chunks=(b"one",))).stream(REQUEST)]
     await asyncio.sleep(1.2 * LAST_WORDS_S)
 
 
