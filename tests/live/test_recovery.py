@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from deployments import guard
-from tests.live.conftest import HAS_VLLM, NO_VLLM
 from tests.live.server import Server, serving
 from tests.waiting import wait_until
 
@@ -53,26 +52,6 @@ def test_replica_killed(server: Server, model: str, pool: str) -> None:
     wait_until(lambda: not [process for process in before if process.is_running()], "the engine's processes end", 10)
     wait_until(lambda: answers(server, model), "the pool serves again", 300, pause_s=0.5)
     assert server.replicas(pool)[0].pid != replica.pid
-
-
-@pytest.mark.skipif(not HAS_VLLM, reason=NO_VLLM)
-def test_engine_killed_under_its_replica(server: Server) -> None:
-    """vLLM's engine core, a process of its own, dies: clients are told, and the replica is replaced."""
-    model, pool = "smollm2-vllm", "vllm"
-    [core] = [process for process in family(server, pool) if "EngineCore" in " ".join(process.cmdline())]
-    with httpx.stream(
-        "POST",
-        f"{server.url}/v1/chat/completions",
-        json={"model": model, "messages": QUESTION, "stream": True, "max_tokens": 3000, "ignore_eos": True},
-        timeout=60,
-    ) as answer:
-        lines = answer.iter_lines()
-        assert next(lines).startswith("data: {")
-        core.kill()
-        rest = "\n".join(lines)
-    assert '"error"' in rest, rest[-300:]
-    assert "[DONE]" not in rest
-    wait_until(lambda: answers(server, model), "the pool serves again", 300, pause_s=0.5)
 
 
 def deploy(server: Server, cluster: Any, document: dict[str, Any], folder: Path) -> None:
