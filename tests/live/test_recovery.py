@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import psutil
-import pytest
 import yaml
 
 from deployments import guard
