@@ -43,7 +43,7 @@ def run(chosen: list[Row], rig: Rig | None, size: Size) -> dict[str, Seen]:
         except NotHereError as error:
             tell(f"{each.name}: not done, for there is {error}")
             continue
-        tell(f"{each.name}: {seen.seconds:.0f} s, {'; '.join(seen.misses) or 'as it must be'}")
+        tell(f"{each.name}: {seen.seconds:.0f} s, {'; '.join(seen.misses) or 'as it must be'}; {counted(seen)}")
     return found
 
 
@@ -56,12 +56,15 @@ def run_all(chosen: list[Row], size: Size) -> dict[str, Seen]:
     return found | run([each for each in chosen if each.alone is not None], None, size)
 
 
+def counted(seen: Seen) -> str:
+    return ", ".join(f"{what} {count:,g}" for what, count in seen.counts.items())
+
+
 def as_text(found: Mapping[str, Seen]) -> str:
     """The table: markdown, for the document that has it too."""
     lines = ["| what is done | what must happen | counts | |", "| --- | --- | --- | --- |"]
     for name, seen in found.items():
-        counts = ", ".join(f"{what} {count:,g}" for what, count in seen.counts.items())
-        lines.append(f"| {name} | {ROWS[name].must} | {counts} | {'; '.join(seen.misses) or 'ok'} |")
+        lines.append(f"| {name} | {ROWS[name].must} | {counted(seen)} | {'; '.join(seen.misses) or 'ok'} |")
     return "\n".join(lines)
 
 

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 def test_ctrl_c_leaves_nothing() -> None:
     folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
     environ = {**os.environ, "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    for name in ("MAKEFLAGS", "MAKEOVERRIDES", "ARGS"):  # of the make that runs the tests
+        environ.pop(name, None)
     terminal, inside = pty.openpty()
     port = free_port()
     command = ["make", "serve", f"PORT={port}"]
