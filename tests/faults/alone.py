@@ -6,7 +6,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,8 @@ async def _real_fails(rig: Rig, size: Size, seen: Seen) -> None:
 # --- what manages the server ---
 
 MANAGED_REPLICAS = 2
-TOKEN_S = 0.1  # so that an answer takes 2 s
+TOKEN_S = 0.1  # so that a short answer takes 2 s
+SHORT = 20  # tokens
 AWAY_S = 15.0  # that the head stays away; many times as long as an answer takes
 
 
@@ -128,7 +129,7 @@ async def controller_killed(size: Size, seen: Seen) -> None:
     document = _managed_config(free_port())
     with tempfile.TemporaryDirectory() as folder, _served(document, Path(folder)) as (server, dashboard):
         processes = _replicas(server)
-        async with _asking(server, 20) as short, _asking(server, 100) as long:
+        async with _asking(server, SHORT, 6) as short, _asking(server, 5 * SHORT, 2) as long:
             await _goes_on(short)
             await control.kill_controller(server)
             await _goes_on(short)
@@ -166,7 +167,7 @@ async def _kill_head(store: str, seen: Seen) -> None:
         server, heads = cluster.server, {process.pid for process in cluster.processes("head")}
         processes = _replicas(server)
         seen.must(not processes & heads, "a replica is on the head")
-        async with _asking(server, 20) as short, _asking(server, 200) as long:
+        async with _asking(server, SHORT, 6) as short, _asking(server, 10 * SHORT, 2) as long:
             await _goes_on(short)
             await control.kill_head(cluster)
             seen.must(not await asyncio.to_thread(cluster.processes, "head"), "the head is still there")
@@ -184,13 +185,13 @@ def _replicas(server: Server) -> set[int]:
     return found
 
 
-def _asking(server: Server, tokens: int) -> Any:
-    return control.asking(server.url, "steady", 6 if tokens == 20 else 2, tokens)
+def _asking(server: Server, tokens: int, clients: int) -> AbstractAsyncContextManager[Tally]:
+    return control.asking(server.url, "steady", clients, tokens)
 
 
 async def _goes_on(tally: Tally) -> None:
     """Return once answers have come that were asked for now: clients are answered, not only kept waiting."""
-    enough = tally.answered.total() + 12
+    enough = tally.answered.total() + 12  # twice as many as there are clients
     await asyncio.to_thread(wait_until, lambda: tally.answered.total() >= enough, "new requests are answered", 30)
 
 
