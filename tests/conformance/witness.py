@@ -89,6 +89,11 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
+def dashboard_of(context: Any) -> str:
+    """Where `serve deploy` goes; `context` is what `joined` gives."""
+    return f"http://{context.address_info['webui_url']}"
+
+
 @contextmanager
 def joined(server: Server) -> Iterator[Any]:
     """This process as a driver of the server's Ray, to ask pools what clients can't."""

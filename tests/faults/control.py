@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,17 +24,14 @@ from typing import Any
 
 import httpx
 import psutil
-import yaml
 
 from app.flags import flags, free_port
-from tests.faults.load import TOKENS, Clients, Tally
-from tests.live.server import Server, has_variable
+from tests.faults.load import Clients, Tally
+from tests.live.server import ROOT, Server, deploy, has_variable
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 NODE = "NODE_OF_TEST"  # the variable that says which node a process is of
-STORES = ("rocksdb", "redis")  # where Ray's head keeps what it has to know after a restart
 RECONNECT_S = 600  # that what is left of a cluster waits for its head; Ray's own is 60
 START_S = 120.0
 MANAGED_S = 60.0
@@ -68,8 +65,9 @@ class Cluster:
 
 
 @contextmanager
-def clustered(config: dict[str, Any], store: str, environ: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Serve `config` by a head and a worker until the block ends."""
+def clustered(config: dict[str, Any], store: str) -> Iterator[Cluster]:
+    """Serve `config` by a head and a worker until the block ends. `store` (`rocksdb`, `redis`) is where the head keeps
+    what it has to know after a restart."""
     # Short, for Unix sockets have to fit into 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
     gcs, dashboard, port = f"127.0.0.1:{free_port()}", free_port(), free_port()
@@ -82,7 +80,7 @@ def clustered(config: dict[str, Any], store: str, environ: Mapping[str, str] | N
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env={**_environ(folder, port), **(environ or {}), **variables},
+                env={**_environ(folder, port), **variables},
                 start_new_session=True,
                 cwd=folder,
             )
@@ -166,18 +164,8 @@ def _sends_to_ingress(admin: Path) -> bool:
     return False
 
 
-def deploy(dashboard: str, config: Mapping[str, Any], folder: Path) -> None:
-    """`serve deploy`, as an operator changes a running server."""
-    file = folder / "deployed.yaml"
-    file.write_text(yaml.safe_dump(dict(config)))
-    command = [str(BIN / "serve"), "deploy", "--address", dashboard, str(file)]
-    environ = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ)
-    assert done.returncode == 0, done.stderr
-
-
 @asynccontextmanager
-async def asking(url: str, model: str, clients: int, tokens: int = TOKENS) -> AsyncIterator[Tally]:
+async def asking(url: str, model: str, clients: int, tokens: int) -> AsyncIterator[Tally]:
     """Clients that ask until the block ends; then all that they have begun has ended too."""
     every = Clients(url, model, clients, tokens=tokens)
     running = asyncio.create_task(every.run(sys.maxsize))

@@ -78,6 +78,11 @@ class Clients:
             await self._injected
         return self.tally
 
+    async def at_once(self, prompt: str) -> None:
+        """One stream for each client, all at the same time."""
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(self.ask(session, prompt, stream=True) for _ in range(self._clients)))
+
     def stop(self) -> None:
         """Ask no more; what has begun ends."""
         self._left = 0

@@ -14,15 +14,13 @@ from typing import Any
 
 import httpx
 import psutil
-import yaml
 
-from tests.conformance.witness import joined
+from tests.conformance.witness import dashboard_of, joined
 from tests.faults.load import Texts, learn
 from tests.live.configs import pool_application, serve_config
-from tests.live.server import Server, serving
+from tests.live.server import ROOT, Server, deploy, serving_document
 from tests.waiting import free_port, wait_until
 
-ROOT = Path(__file__).parents[2]
 INGRESSES = 2
 LOOKS = 5 * INGRESSES  # each is by a connection of its own, which HAProxy gives to one of them
 REPLICAS = 3  # of the pool `steady`
@@ -202,13 +200,8 @@ class Rig:
         return found
 
     async def deploy(self) -> None:
-        """`serve deploy` of the configuration as it is now, as an operator changes a running server."""
-        file = self.folder / "changed.yaml"
-        file.write_text(yaml.safe_dump(self.document))
-        dashboard = f"http://{self.context.address_info['webui_url']}"
-        command = [str(Path(sys.executable).parent / "serve"), "deploy", "--address", dashboard, str(file)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, cwd=ROOT)
-        assert done.returncode == 0, done.stderr
+        """`serve deploy` of the configuration as it is now."""
+        await asyncio.to_thread(deploy, dashboard_of(self.context), self.document, self.folder)
 
     def counted(self, metric: str, **tags: str) -> float:
         """A counter's value, all processes together, from Ray's own metrics endpoint, which is some seconds late."""
@@ -236,8 +229,5 @@ def rigged(folder: Path) -> Iterator[Rig]:
 @contextmanager
 def rigged_with(document: dict[str, Any], folder: Path, outside: Outside | None = None) -> Iterator[Rig]:
     """A server of this configuration."""
-    path = folder / "faults.yaml"
-    path.write_text(yaml.safe_dump(document))
-    port = document["http_options"]["port"]
-    with serving(path, port, environ={"PYTHONPATH": str(ROOT)}) as server, joined(server) as context:
+    with serving_document(document, folder) as server, joined(server) as context:
         yield Rig(server, outside, document, folder, context)

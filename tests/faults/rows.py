@@ -4,23 +4,12 @@ import asyncio
 import signal
 from collections import Counter
 
-import aiohttp
-
 from tests.faults.leaving import leave
 from tests.faults.load import Clients, Tally
 from tests.faults.rig import DIES_AFTER, INGRESSES, REPLICAS, Rig
-from tests.faults.suite import Seen, Size, row
+from tests.faults.suite import BROKEN, Seen, Size, clean, row
 
 CLIENTS = 40
-BROKEN = {"engine_lost"}  # what clients of streams that had begun are told
-
-
-def clean(seen: Seen, tally: Tally, told: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-    """No answer was wrong or cut, and no client was told of another failure than these."""
-    seen.counts.update(tally.counts())
-    seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")
-    seen.must(not tally.cut, f"cut off: {dict(tally.cut)}")
-    seen.must(set(tally.told) <= told, f"told: {dict(tally.told)}")
 
 
 @row("clients leave")
@@ -39,9 +28,7 @@ async def dies(rig: Rig, size: Size, seen: Seen) -> None:
         await rig.until_whole()
         [victim] = rig.server.replicas("mortal")
         clients = Clients(rig.url, "mortal", streams, tokens=DIES_AFTER)
-        async with aiohttp.ClientSession() as session:
-            asked = (clients.ask(session, "Hi.", stream=True) for _ in range(streams))
-            await asyncio.gather(*asked)
+        await clients.at_once("Hi.")
         told += clients.tally.told
         await rig.until(lambda victim=victim: not victim.is_running(), "the replica ends with its engine", 10)  # type: ignore[misc]
         seen.must(not clients.tally.wrong and not clients.tally.cut, f"{clients.tally.counts()}")
@@ -58,15 +45,13 @@ async def dies(rig: Rig, size: Size, seen: Seen) -> None:
 @row("a pool fails before the first byte")
 async def fails(rig: Rig, size: Size, seen: Seen) -> None:
     """The next pool of the route answers, in few attempts; once it is there again, it is asked again."""
-    clients = Clients(rig.url, "outside", 8)
-
     outside = rig.outside
     assert outside is not None
 
     async def kill() -> None:
         outside.kill()
 
-    tally = await clients.run(size.requests // 4, kill)
+    tally = await Clients(rig.url, "outside", 8).run(size.requests // 4, kill)
     clean(seen, tally, BROKEN)  # those whose streams had begun
     seen.must(tally.told.total() <= 8, f"{tally.told.total()} were told")
     seen.must(tally.answered["outside"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")
@@ -98,7 +83,6 @@ async def _is_asked_again(rig: Rig, pool: str, seconds: float = 60) -> bool:
 @row("a replica is killed")
 async def killed(rig: Rig, size: Size, seen: Seen) -> None:
     """No answer is lost or cut short without a word, and the pool is whole again without help."""
-
     tally = await _ask_while_one_is_killed(rig, size, "steady")
     clean(seen, tally, BROKEN)
     seen.must(tally.told.total() <= CLIENTS, f"{tally.told.total()} were told")
@@ -163,7 +147,6 @@ async def changes(rig: Rig, size: Size, seen: Seen) -> None:
 @row("an ingress replica is killed")
 async def ingress_killed(rig: Rig, size: Size, seen: Seen) -> None:
     """Its streams end with an error or are cut, never as if they were whole; others answer at once."""
-
     tally = await _ask_while_one_is_killed(rig, size, "ingress")
     seen.counts.update(tally.counts())
     seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")

@@ -133,9 +133,7 @@ async def _stop(rig: Rig) -> None:
 
 async def _die(rig: Rig) -> None:
     clients = Clients(rig.url, "mortal", 4, tokens=DIES_AFTER)
-    async with aiohttp.ClientSession() as session:
-        asked = (clients.ask(session, "Hi.", stream=True) for _ in range(4))
-        await asyncio.gather(*asked)
+    await clients.at_once("Hi.")
     await rig.until_whole()
 
 

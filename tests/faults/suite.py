@@ -1,10 +1,13 @@
 """What is done to a server on purpose, and must not harm its clients: the register of it, and what comes of it."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, field
 
+from tests.faults.load import Tally
 from tests.faults.rig import Rig
+
+BROKEN = frozenset({"engine_lost"})  # what clients of streams that had begun are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,14 @@ class Seen:
     def must(self, true: object, otherwise: str) -> None:
         if not true:
             self.misses.append(otherwise)
+
+
+def clean(seen: Seen, tally: Tally, told: Set[str] = frozenset()) -> None:
+    """No answer was wrong or cut, and no client was told of another failure than these."""
+    seen.counts.update(tally.counts())
+    seen.must(not tally.wrong, f"wrong answers: {dict(tally.wrong)}")
+    seen.must(not tally.cut, f"cut off: {dict(tally.cut)}")
+    seen.must(set(tally.told) <= told, f"told: {dict(tally.told)}")
 
 
 Run = Callable[[Rig, Size, Seen], Awaitable[None]]

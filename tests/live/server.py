@@ -18,9 +18,11 @@ from typing import Any
 
 import httpx
 import psutil
+import yaml
 
 from tests.waiting import free_port, wait_until
 
+ROOT = Path(__file__).parents[2]
 START_S = 600.0  # several engines at once, on a busy machine
 STOP_S = 120.0
 
@@ -134,6 +136,25 @@ class Server:
             process.kill()
         psutil.wait_procs(rest, timeout=10)
         return [str(process) for process in rest]
+
+
+@contextmanager
+def serving_document(document: Mapping[str, Any], folder: Path) -> Iterator[Server]:
+    """Serve a configuration, which may name what is in the tests."""
+    path = folder / "served.yaml"
+    path.write_text(yaml.safe_dump(dict(document)))
+    with serving(path, document["http_options"]["port"], environ={"PYTHONPATH": str(ROOT)}) as server:
+        yield server
+
+
+def deploy(dashboard: str, document: Mapping[str, Any], folder: Path) -> None:
+    """`serve deploy`, as an operator changes a running server."""
+    file = folder / "deployed.yaml"
+    file.write_text(yaml.safe_dump(dict(document)))
+    command = [str(Path(sys.executable).parent / "serve"), "deploy", "--address", dashboard, str(file)]
+    environ = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environ)
+    assert done.returncode == 0, done.stderr
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -12,11 +11,10 @@ import yaml
 
 from tests.fuzz.inputs import MARKER
 from tests.live.raw_http import CHAT, connect, error_of, exchange, get, post, status_of
-from tests.live.server import Server, serving
+from tests.live.server import Server, serving_document
 from tests.live.test_access import write
 from tests.waiting import free_port
 
-ROOT = Path(__file__).parents[2]
 BODY_S = 2.0  # the server's body_timeout_s
 HEADERS_S = 30  # HAProxy's, by deployments/haproxy.py
 
@@ -27,8 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = write(tmp_path_factory.mktemp("bad"), port, "127.0.0.1", {})
     config = yaml.safe_load(path.read_text())
     config["applications"][0]["deployments"][0]["user_config"]["body_timeout_s"] = BODY_S
-    path.write_text(yaml.safe_dump(config))
-    with serving(path, port, environ={"PYTHONPATH": str(ROOT)}) as running:
+    with serving_document(config, path.parent) as running:
         yield running
 
 

@@ -15,7 +15,8 @@ import psutil
 import yaml
 
 from deployments import guard
-from tests.live.server import Server, serving
+from tests.conformance.witness import dashboard_of
+from tests.live.server import Server, deploy, serving
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -53,16 +54,6 @@ def test_replica_killed(server: Server, model: str, pool: str) -> None:
     assert server.replicas(pool)[0].pid != replica.pid
 
 
-def deploy(server: Server, cluster: Any, document: dict[str, Any], folder: Path) -> None:
-    """`serve deploy`, as an operator changes a running server."""
-    file = folder / "changed.yaml"
-    file.write_text(yaml.safe_dump(document))
-    dashboard = f"http://{cluster.address_info['webui_url']}"
-    command = [str(Path(sys.executable).parent / "serve"), "deploy", "--address", dashboard, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-
-
 def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path: Path) -> None:
     """A new name is served, one whose pool isn't there is a 503, and no replica restarts."""
     document = yaml.safe_load(config.read_text())
@@ -70,7 +61,7 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
     replicas = [process.pid for process in server.replicas("transformers") + server.replicas("ingress")]
     models = document["applications"][0]["deployments"][0]["user_config"]["models"]
     models |= {"alias": {"pools": ["missing", "transformers"]}, "ghost": {"pools": ["missing"]}}
-    deploy(server, cluster, document, tmp_path)
+    deploy(dashboard_of(cluster), document, tmp_path)
     wait_until(lambda: "alias" in httpx.get(f"{server.url}/v1/models").text, "the new names are listed", 30)
     assert ask(server, "alias").json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
     answer = ask(server, "ghost")
@@ -79,7 +70,7 @@ def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path
     assert answer.json()["error"]["code"] == "pool_not_ready"
     assert "'missing' is not deployed" in answer.json()["error"]["message"]
     del models["alias"], models["ghost"]
-    deploy(server, cluster, document, tmp_path)
+    deploy(dashboard_of(cluster), document, tmp_path)
     wait_until(lambda: ask(server, "alias").status_code == 404, "the names are gone", 30)
     assert [p.pid for p in server.replicas("transformers") + server.replicas("ingress")] == replicas
 

@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from tests.conformance.witness import joined
 from tests.live.configs import pool_application, serve_config
-from tests.live.server import Server, serving
+from tests.live.server import Server, serving_document
 from tests.waiting import free_port, wait_until
 
 REPLICAS = 3
@@ -39,10 +37,7 @@ def config(port: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    port = free_port()
-    path = tmp_path_factory.mktemp("choice") / "config.yaml"
-    path.write_text(yaml.safe_dump(config(port)))
-    with serving(path, port, environ={"PYTHONPATH": str(Path(__file__).parents[2])}) as server, joined(server):
+    with serving_document(config(free_port()), tmp_path_factory.mktemp("choice")) as server, joined(server):
         wait_until(lambda: described(server), "the ingress knows what both pools are")
         yield server
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import uvloop
@@ -14,26 +14,10 @@ from deployments.plane.frames import WINDOW, Kind, frame
 from deployments.plane.hub import Hub, Stream, StreamLostError
 from deployments.plane.line import Line, Lines, ReaderGoneError
 from deployments.wire import Head
+from tests.deployments.plane.conftest import HOST, NODE, soon
 
 HEAD: Head = {"status": 200, "media_type": "text/event-stream", "headers": {"x-it": "é"}}
-NODE, ELSEWHERE = "node-a", "node-b"
-HOST = "127.0.0.1"
-T = TypeVar("T")
-
-
-@pytest.fixture(autouse=True)
-def loggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serve's logger, once set up by other tests, keeps its lines to itself."""
-    for module in (hub, line):
-        monkeypatch.setattr(module, "logger", logging.getLogger("token-plane"))
-
-
-@pytest.fixture
-async def door() -> AsyncIterator[Hub]:
-    opened = Hub()
-    await opened.start(NODE, HOST)
-    yield opened
-    await opened.stop()
+ELSEWHERE = "node-b"
 
 
 @pytest.fixture(params=[NODE, ELSEWHERE], ids=["unix", "tcp"])
@@ -53,11 +37,6 @@ async def connected(lines: Lines, door: Hub) -> Line:
     found = await lines.to(door.address)
     assert found is not None
     return found
-
-
-async def soon(work: Awaitable[T]) -> T:
-    async with asyncio.timeout(5):
-        return await work
 
 
 async def whole(stream: Stream) -> bytes:

@@ -4,7 +4,6 @@ connection is closed or nothing happens, and the streams of others go on."""
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import pickle
 import socket
@@ -19,15 +18,10 @@ from deployments.plane import greeting, hub
 from deployments.plane.frames import HEADER, MAX_PAYLOAD, TICKET_SIZE, WINDOW, Decoder, FrameError, Kind, frame
 from deployments.plane.hub import Hub, Stream
 from deployments.plane.line import Line, Lines, Outlet
+from tests.deployments.plane.conftest import HOST, NODE, soon
 
-HOST, NODE = "127.0.0.1", "node-a"
 HEAD = json.dumps({"status": 200, "media_type": "text/event-stream", "headers": {}}).encode()
 SILENT_S = 0.2  # in which an answer would have come
-
-
-@pytest.fixture(autouse=True)
-def loggers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "logger", logging.getLogger("token-plane"))
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +30,6 @@ async def nothing_reaches_the_event_loop_s_handler() -> AsyncIterator[None]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reached.append(context))
     yield
     assert reached == []
-
-
-@pytest.fixture
-async def door() -> AsyncIterator[Hub]:
-    opened = Hub()
-    await opened.start(NODE, HOST)
-    yield opened
-    await opened.stop()
 
 
 class Victim:
@@ -73,11 +59,6 @@ async def victim(door: Hub) -> AsyncIterator[Victim]:
     found.outlet.end()
     assert await soon(found.stream.read()) == b""
     lines.stop()
-
-
-async def soon(work: Any) -> Any:
-    async with asyncio.timeout(5):
-        return await work
 
 
 class Stranger:
