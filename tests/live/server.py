@@ -133,7 +133,8 @@ class Server:
     def kill_rest(self) -> list[str]:
         rest = self.processes()
         for process in rest:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                process.kill()
         psutil.wait_procs(rest, timeout=10)
         return [str(process) for process in rest]
 
