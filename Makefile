@@ -39,6 +39,9 @@ fuzz: .venv/installed ## Ask for what nobody should, 100,000 times: a table, or 
 faults: .venv/installed ## Kill, hang and change the parts of a server under load: a table, or ARGS="--short --fault hangs --json"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
+test-cluster: .venv/installed ## Run the tests on a cluster of declared GPUs: placement, node loss, scaling
+	$(BIN)/pytest tests/cluster $(ARGS)
+
 bench-gateway: .venv/installed ## What gateways cost on the same work: a table, or ARGS="--json --runs 3 --plot costs.png"
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
@@ -55,5 +58,5 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test conformance fuzz faults bench-gateway bench-throughput bench-overload bench-replica-choice \
+.PHONY: help install serve lint test test-cluster conformance fuzz faults bench-gateway bench-throughput bench-overload bench-replica-choice \
 	docs

@@ -21,6 +21,8 @@ FLAGS = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
     "EVENT_AGENT_REPORT_INTERVAL_SECONDS": "1",
+    # What has no GPU sees none; Ray would show it all of its node's.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     # Replicas are Ray workers, which are niced to 15 otherwise.
     "RAY_worker_niceness": "0",
 }

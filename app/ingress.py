@@ -158,7 +158,7 @@ def _add_probes(app: FastAPI, gateway: Gateway) -> None:
         states = {name: gateway.pools.state(name) for name in sorted(pools)}
         ready = any(state.ready for state in states.values())
         headers = {} if ready else {"retry-after": str(gateway.config.retry_after_s)}
-        document = {"ready": ready, "pools": {name: state.reason for name, state in states.items()}}
+        document = {"ready": ready, "pools": {name: str(state) for name, state in states.items()}}
         return JSONResponse(document, 200 if ready else 503, headers)
 
 

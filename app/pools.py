@@ -5,12 +5,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from app import unplaced
 from app.resilience.breaker import Breakers
 from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
@@ -33,20 +34,29 @@ class PoolState:
     reason: str  # why it isn't ready, in a few words; "running" where it is
     deployed_s: float = 0.0  # when its application was last deployed, in seconds since the epoch
     replicas: int = 0  # that run
+    why: str = ""  # it isn't placed, for who operates the cluster; clients aren't told what that has
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.why}" if self.why else self.reason
 
 
 FAILING = "failing"  # up, but its answers fail: it is left alone for some seconds
 # A replica's states in which Serve sends it requests. It recovers while a controller that has just started finds it.
 ANSWERING = ("RUNNING", "RECOVERING", "PENDING_MIGRATION")
 NOT_A_POOL = "not a pool"  # an application of another kind, such as the ingress
+UNPLACED = "not placed"  # it needs what no node has free
 NOT_DEPLOYED = PoolState(False, "not deployed")
 
 
 class PoolDirectory:
     """Looks at the pools' state in the background, so that a request never waits for the controller."""
 
-    def __init__(self, store: AdapterStore | None = None) -> None:
+    def __init__(
+        self, store: AdapterStore | None = None, look_for_unplaced: Callable[[], Mapping[str, str]] = unplaced.look
+    ) -> None:
         self.store = store or AdapterStore()
+        self._look_for_unplaced = look_for_unplaced
+        self._unplaced: Mapping[str, str] = {}
         self.breakers = Breakers()
         self._live: Mapping[str, LiveAdapter] = {}
         self._states: dict[str, PoolState] = {}
@@ -129,8 +139,9 @@ class PoolDirectory:
             self._doubt.clear()
             try:
                 status = await asyncio.to_thread(serve.status)
-                self._states = read_states(status)
                 looked(status)
+                states = read_states(status)
+                self._states = await self._with_unplaced(states) if starts(status) else states
                 self._ask_new_pools()
                 await self.refresh_adapters()
             except Exception as error:
@@ -139,6 +150,18 @@ class PoolDirectory:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s() * (CALM if self._calm else 1)):
                     await self._doubt.wait()
+
+    async def _with_unplaced(self, states: Mapping[str, PoolState]) -> dict[str, PoolState]:
+        """Say which of them have replicas that wait for a node, and for what."""
+        found = await asyncio.to_thread(self._look_for_unplaced)
+        for name, why in found.items():
+            if self._unplaced.get(name) != why:
+                logger.warning("a replica of %s isn't placed: %s", name, why)
+        self._unplaced = found
+        return {
+            name: state if state.ready or name not in found else replace(state, reason=UNPLACED, why=found[name])
+            for name, state in states.items()
+        }
 
     @property
     def _calm(self) -> bool:
@@ -182,6 +205,12 @@ def running_replicas(status: Any, application: str, deployment: str) -> int:
 
 def _answering(deployment: Any) -> int:
     return sum(deployment.replica_states.get(state, 0) for state in ANSWERING) if deployment else 0
+
+
+def starts(status: Any) -> bool:
+    """Whether any replica is starting, from `serve.status()`."""
+    deployments = [each for app in status.applications.values() for each in app.deployments.values()]
+    return any(each.replica_states.get("STARTING") for each in deployments)
 
 
 def read_states(status: Any) -> dict[str, PoolState]:

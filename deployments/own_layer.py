@@ -3,6 +3,7 @@
 For engines that bring such a layer, vLLM and SGLang. Engines without one use `openai_layer`.
 """
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pydantic_core import from_json
 
 from deployments import bounds
 from deployments.engine import Capabilities, Endpoint, EngineRequest, EngineResponse
+from deployments.engine_args import EngineArgs
 from deployments.errors import ApiError, from_validation_error, unknown_keys, unsupported
 from deployments.model_facts import ModelFacts
 from deployments.openai_layer.schema import OPENAI_FIELDS, ChatRequest, CompletionRequest
@@ -32,7 +34,7 @@ EMBED: tuple[Endpoint, ...] = ("embeddings", "score", "rerank")
 TOKENIZE: tuple[Endpoint, ...] = ("tokenize", "detokenize")
 
 
-class PassedArgs(BaseModel):
+class PassedArgs(EngineArgs):
     """`engine_args` that are the engine's own, by their Python names.
 
     The engine itself judges them when the pool starts: only its environment knows them all.
@@ -41,12 +43,30 @@ class PassedArgs(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     pool_keys: ClassVar[frozenset[str]] = frozenset()  # the pool sets these by keys of its own
+    size_keys: ClassVar[tuple[str, ...]] = ()  # of parallelism: a replica needs their product in GPUs
+    memory_key: ClassVar[str | None] = None  # of the part of a GPU's memory that is used
+    memory: ClassVar[float] = 0.9  # the engine's own default for it
 
     @model_validator(mode="after")
     def _leaves_the_model_to_the_pool(self) -> Self:
         if taken := self.pool_keys & (self.model_extra or {}).keys():
             raise ValueError(f"'{min(taken)}' is set by the pool's own keys model, revision and served_name")
         return self
+
+    @model_validator(mode="after")
+    def _has_whole_sizes(self) -> Self:
+        for key in self.size_keys:
+            if type(size := getattr(self, key, 1)) is not int or size < 1:
+                raise ValueError(f"'{key}' has to be a whole number, 1 or more")
+        return self
+
+    def gpus(self) -> int:
+        return math.prod(getattr(self, key, 1) for key in self.size_keys)
+
+    def sharing(self, share: float) -> Self:
+        if self.memory_key is None or self.memory_key in (self.model_extra or {}):
+            return self
+        return self.model_copy(update={self.memory_key: round(self.memory * share, 4)})
 
     @model_validator(mode="after")
     def _misspells_none_of_ours(self) -> Self:

@@ -225,6 +225,7 @@ class PoolReplica(Pool):
         guard.contain()
         replica_port.bind_to_node()
         pool = PoolConfig.model_validate(config)
+        logger.info("GPUs of this replica: %s", os.environ.get("CUDA_VISIBLE_DEVICES", "not limited by Ray") or "none")
         engine = registry.create(pool.engine, pool.pool_model, pool.typed_engine_args())
         read_live = partial(AdapterStore().paths, serve.get_replica_context().app_name)
         adapters = AdapterSet(engine, pool.pool_model, pool.adapters, pool.adapters_folder, read_live)
@@ -261,8 +262,11 @@ deployment = serve.deployment(
 
 def build(args: PoolConfig) -> Application:
     """The application of a pool, for `import_path: deployments.pool:build`."""
-    args.typed_engine_args()  # refuse what doesn't fit before a replica is started for it
-    options: dict[str, Any] = {"num_cpus": args.num_cpus}
+    need = args.need  # which refuses what doesn't fit before a replica is started for it
+    # All of a replica's GPUs are the actor's own: on one node, and seen by it and its engine's processes alone.
+    options: dict[str, Any] = {"num_cpus": need.cpus, "num_gpus": need.gpus, "label_selector": dict(need.labels)}
+    if need.gpu_type is not None:
+        options["accelerator_type"] = need.gpu_type
     if args.engine in environments.ENGINES:
         # A launcher on PATH, so that one config serves every node: see deployments/environments.py.
         options["runtime_env"] = {"py_executable": f"engine-python {args.engine}"}

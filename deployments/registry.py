@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from pydantic import BaseModel
-
 from deployments.engine import Engine, PoolModel
+from deployments.engine_args import EngineArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ ENGINES: Mapping[str, EngineSpec] = {
 }
 
 
-def args_type(engine: str) -> type[BaseModel]:
+def args_type(engine: str) -> type[EngineArgs]:
     """The type of an engine's `engine_args`."""
-    found: type[BaseModel] = _load(ENGINES[engine].args)
+    found: type[EngineArgs] = _load(ENGINES[engine].args)
     return found
 
 
-def create(engine: str, model: PoolModel, args: BaseModel) -> Engine:
+def create(engine: str, model: PoolModel, args: EngineArgs) -> Engine:
     """The engine, not yet started; `args` is of its `args_type`."""
     adapter: type[Any] = _load(ENGINES[engine].adapter)
     created: Engine = adapter(model, args)

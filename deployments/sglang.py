@@ -47,6 +47,9 @@ class SglangArgs(PassedArgs):
     """`engine_args` of an SGLang pool: SGLang's own `ServerArgs`, by their Python names."""
 
     pool_keys = frozenset({"model_path", "tokenizer_path", "served_model_name", "revision"})
+    size_keys = ("tp_size", "pp_size")
+    memory_key = "mem_fraction_static"
+    memory = 0.85  # SGLang reckons with 0.8 and more, by the GPU
 
     threads: int | None = Field(None, ge=1, description="CPU threads of a forward pass; default: all of the machine's.")
 

@@ -22,6 +22,7 @@ from deployments.engine import (
     EngineStats,
     PoolModel,
 )
+from deployments.engine_args import EngineArgs
 from deployments.errors import ApiError
 from deployments.openai_layer.layer import OpenAILayer
 from deployments.openai_layer.text import Tokenizer
@@ -60,7 +61,7 @@ class Faults(BaseModel):
     seed: int = Field(0, description="Which prompts the shares fall on.")
 
 
-class SimulatedArgs(BaseModel):
+class SimulatedArgs(EngineArgs):
     """`engine_args` of a simulated pool. A step of its engine takes `step_s`, and `sequence_s` for each request that
     generates, and the prefill of what came in. Its `model` is but a name."""
 

@@ -54,6 +54,7 @@ class TensorrtLLMArgs(PassedArgs):
     """`engine_args` of a TensorRT-LLM pool: `LLM`'s own keywords, and what to compile."""
 
     pool_keys = frozenset({"model", "tokenizer", "revision", "tokenizer_revision", "skip_tokenizer_init", "backend"})
+    size_keys = ("tensor_parallel_size", "pipeline_parallel_size")
 
     mode: Literal["pytorch", "tensorrt"] = Field(
         "pytorch", description="`tensorrt` compiles an engine first, which takes minutes to hours, once."

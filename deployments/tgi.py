@@ -63,6 +63,9 @@ class TgiArgs(UpstreamArgs):
         "(`--lora-adapters`); a pool without one has the model itself.",
     )
 
+    def gpus(self) -> int:
+        return 0 if self.launch is None else self.launch.num_shard or 1
+
     @model_validator(mode="after")
     def _has_servers(self) -> Self:
         if bool(self.urls) == (self.launch is not None):

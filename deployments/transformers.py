@@ -13,7 +13,7 @@ import queue
 from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deployments import model_facts, models, quantization
 from deployments.engine import (
@@ -25,6 +25,7 @@ from deployments.engine import (
     EngineStats,
     PoolModel,
 )
+from deployments.engine_args import EngineArgs
 from deployments.openai_layer.layer import OpenAILayer
 from deployments.openai_layer.text import Tokenizer
 from deployments.openai_layer.tokens import Sampling, Token
@@ -35,10 +36,8 @@ logger = logging.getLogger(__name__)
 LOOK_S = 5.0  # how long a request waits for its next token before it looks whether the batching thread is alive
 
 
-class TransformersArgs(BaseModel):
+class TransformersArgs(EngineArgs):
     """`engine_args` of a Transformers pool."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Type of weights and KV cache.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: a GPU if the replica has one.")
@@ -50,6 +49,9 @@ class TransformersArgs(BaseModel):
     max_num_batched_tokens: int = Field(256, ge=16, description="Most tokens a forward pass; longer prompts are cut.")
     max_num_seqs: int = Field(32, ge=1, description="Most requests that run together; others wait.")
     threads: int | None = Field(None, ge=1, description="CPU threads of a forward pass; default: all of the machine's.")
+
+    def gpus(self) -> int:
+        return int(self.device == "cuda")
 
 
 class TransformersEngine(Engine):

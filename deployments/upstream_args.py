@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from deployments.engine_args import EngineArgs
 
 
-class UpstreamArgs(BaseModel):
+class UpstreamArgs(EngineArgs):
     """Servers that give the same answers, and how to talk to them."""
 
     # Values stay out of error messages: a URL may hold a password before it is refused.

@@ -37,6 +37,8 @@ class VllmArgs(PassedArgs):
     """`engine_args` of a vLLM pool: vLLM's own engine and frontend arguments, by their Python names."""
 
     pool_keys = frozenset({"model", "model_tag", "served_model_name", "revision"})
+    size_keys = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    memory_key = "gpu_memory_utilization"
 
 
 class VllmEngine(Engine):

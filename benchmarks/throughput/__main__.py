@@ -26,7 +26,7 @@ from benchmarks.throughput import load
 from benchmarks.throughput.load import Done, Round
 from deployments.config import PoolConfig
 
-POOL = {"model": "smollm2-135m-instruct", "served_name": MODEL, "num_cpus": 0.5}
+POOL = {"model": "smollm2-135m-instruct", "served_name": MODEL, "num_cpus": 0.5, "gpus": 0}
 WARM_UP = Round(requests=8, clients=8)
 
 

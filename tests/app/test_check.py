@@ -496,7 +496,7 @@ NAMES = {
     for deployment in application.get("deployments", ())
     for named in ("models", "aliases")
     for name in deployment.get("user_config", {}).get(named, ())
-}
+} | {"ray.io/node-group"}
 
 
 def places(value: Any, at: Place = ()) -> Iterator[Place]:
@@ -534,7 +534,7 @@ def test_no_damage_makes_it_raise(check: Check, seed: int) -> None:
             if chance.random() < 0.4:
                 del inside[place[-1]]
             else:
-                inside[place[-1]] = chance.choice(JUNK)
+                inside[place[-1]] = copy.deepcopy(chance.choice(JUNK))
         for problem in check(yaml.safe_dump(document)).problems:
             assert problem.message.endswith((".", "?")), problem
             assert problem.line is not None or problem.where == "", problem

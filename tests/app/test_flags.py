@@ -42,6 +42,10 @@ def test_where_haproxy_is_missing_serve_s_own_proxy_serves(monkeypatch: pytest.M
 
 def test_every_variable_is_one_that_ray_or_serve_reads() -> None:
     ray = Path(str(__import__("ray").__file__)).parent
-    readers = (ray / "serve" / "_private" / "constants.py", ray / "dashboard" / "modules" / "event" / "event_consts.py")
-    text = "".join(reader.read_text() for reader in readers)
+    readers = (
+        "serve/_private/constants.py",
+        "dashboard/modules/event/event_consts.py",
+        "_private/accelerators/accelerator.py",
+    )
+    text = "".join((ray / reader).read_text() for reader in readers)
     assert [name for name in flags(Path("/tmp")) if name not in text] == ["RAY_worker_niceness"]  # which C++ reads

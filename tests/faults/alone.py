@@ -23,6 +23,7 @@ from tests.faults.load import TOKENS, Clients, Tally
 from tests.faults.rig import BREAKER, PACED, Rig, pool, rigged_with
 from tests.faults.suite import BROKEN, FULL, NotHereError, Seen, Size, clean, row_alone
 from tests.live.configs import pool_application, serve_config
+from tests.live.nodes import HEAD
 from tests.live.raw_http import CHAT, post
 from tests.live.server import Server, serving_document
 from tests.waiting import free_port, wait_until
@@ -38,6 +39,7 @@ REAL: dict[str, Any] = {
     "model": "smollm2-135m-instruct",
     "served_name": "real",
     "num_cpus": 0.5,
+    "gpus": 0,
     "engine_args": {"max_model_len": 4096, "max_num_seqs": 16},
 }
 
@@ -157,13 +159,13 @@ async def _kill_head(store: str, seen: Seen) -> None:
     if lack := control.missing(store):
         raise NotHereError(lack)
     with control.clustered(_managed_config(free_port()), store) as cluster:
-        server, heads = cluster.server, {process.pid for process in cluster.processes("head")}
+        server, heads = cluster.server, {process.pid for process in cluster.nodes.processes(HEAD)}
         processes = _replicas(server)
         seen.must(not processes & heads, "a replica is on the head")
         async with _asking(server, TOKENS, 6) as short, _asking(server, 10 * TOKENS, 2) as long:
             await _goes_on(short)
             await control.kill_head(cluster)
-            seen.must(not await asyncio.to_thread(cluster.processes, "head"), "the head is still there")
+            seen.must(not await asyncio.to_thread(cluster.nodes.processes, HEAD), "the head is still there")
             await asyncio.sleep(AWAY_S)
             await _goes_on(short)
             await control.restart_head(cluster)

@@ -14,26 +14,22 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from app.flags import flags, free_port
+from app.flags import free_port
 from tests.faults.load import Clients, Tally
-from tests.live.server import ROOT, Server, deploy, has_variable
+from tests.live.nodes import HEAD, START_S, Nodes, nodes
+from tests.live.server import Server, deploy
 from tests.waiting import wait_until
 
-BIN = Path(sys.executable).parent
-NODE = "NODE_OF_TEST"  # the variable that says which node a process is of
-RECONNECT_S = 600  # that what is left of a cluster waits for its head; Ray's own is 60
-START_S = 120.0
 MANAGED_S = 60.0
 MANAGED = "managed"  # the model, and the pool, that are deployed to see whether they come
 
@@ -47,105 +43,44 @@ def missing(store: str) -> str | None:
 
 @dataclass
 class Cluster:
-    """A running one. `server` is its worker, as clients see it."""
+    """A running one."""
 
-    server: Server
+    nodes: Nodes
     config: dict[str, Any]
-    dashboard: str
-    head: Callable[[], "subprocess.Popen[bytes]"]  # starts it
-    heads: "list[subprocess.Popen[bytes]]" = field(default_factory=list)  # as they were started
+    stored: dict[str, str]  # the variables that have a head use the store
+    head: "subprocess.Popen[bytes]"  # as it was started last
 
-    def processes(self, node: str) -> list[psutil.Process]:
-        found = []
-        for process in self.server.processes():
-            with suppress(OSError):
-                if has_variable(process, NODE, node):
-                    found.append(process)
-        return found
+    @property
+    def server(self) -> Server:
+        return self.nodes.server
+
+    @property
+    def dashboard(self) -> str:
+        return self.nodes.dashboard
 
 
 @contextmanager
 def clustered(config: dict[str, Any], store: str) -> Iterator[Cluster]:
     """Serve `config` by a head and a worker until the block ends. `store` (`rocksdb`, `redis`) is where the head keeps
     what it has to know after a restart."""
-    # Short, for Unix sockets have to fit into 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
-    gcs, dashboard, port = f"127.0.0.1:{free_port()}", free_port(), free_port()
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*command: str, **variables: str) -> "subprocess.Popen[bytes]":
-        with (folder / "output.txt").open("a") as file:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env={**_environ(folder, port), **variables},
-                start_new_session=True,
-                cwd=folder,
-            )
-        started.append(process)
-        return process
-
-    try:
-        stored = _store(store, folder, start)
-        ray = (str(BIN / "ray"), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats")
-        ports = ("--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000")
-        head = (
-            *(*ray, *ports, "--head", f"--port={gcs.rpartition(':')[2]}", "--num-cpus=0"),
-            *(f"--ray-client-server-port={free_port()}", f"--dashboard-port={dashboard}", f"--temp-dir={folder}/ray"),
-        )
-        cluster = Cluster(
-            Server(start("true"), port, folder, folder / "output.txt"),
-            config,
-            f"http://127.0.0.1:{dashboard}",
-            lambda: start(*head, **stored, **{NODE: "head"}),
-        )
-        cluster.heads.append(cluster.head())
-        wait_until(lambda: _answers(cluster.dashboard), "the head's dashboard", START_S, pause_s=0.2)
-        cluster.server.process = start(*ray, *ports, f"--address={gcs}", "--num-cpus=8", **{NODE: "worker"})
-        deploy(cluster.dashboard, config, folder)
+    with nodes() as cluster:
+        stored = _store(store, cluster)
+        head = cluster.start_head(**stored)
+        cluster.server.process = cluster.start_node("worker", cpus=8)
+        deploy(cluster.dashboard, config, cluster.folder)
         cluster.server.wait_until_ready()
         # Until then requests come by Serve's own proxy on the head, and are lost with it.
-        wait_until(lambda: _send_to_ingress(folder), "HAProxy sends to the ingress itself", START_S)
-        yield cluster
-    finally:
-        Server(started[0], port, folder, folder / "output.txt").kill_rest()
-        for process in started:
-            process.kill()
-            process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        wait_until(lambda: _send_to_ingress(cluster.folder), "HAProxy sends to the ingress itself", START_S)
+        yield Cluster(cluster, config, stored, head)
 
 
-def _environ(folder: Path, port: int) -> dict[str, str]:
-    return {
-        **os.environ,
-        **flags(folder),
-        "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": str(ROOT),
-        "RAY_TMPDIR": str(folder),
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # more than one node
-        "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(port),
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
-    }
-
-
-def _store(store: str, folder: Path, start: Callable[..., object]) -> dict[str, str]:
+def _store(store: str, cluster: Nodes) -> dict[str, str]:
     """Make the store; the variables that have a head use it."""
     if store == "rocksdb":
-        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / "gcs")}
+        return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(cluster.folder / "gcs")}
     port = free_port()
-    start("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder))
+    cluster.start("redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", ".")
     return {"RAY_REDIS_ADDRESS": f"127.0.0.1:{port}"}
-
-
-def _answers(dashboard: str) -> bool:
-    try:
-        return httpx.get(f"{dashboard}/api/serve/applications/", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def _send_to_ingress(folder: Path) -> bool:
@@ -185,20 +120,15 @@ async def kill_controller(server: Server) -> None:
 
 async def kill_head(cluster: Cluster) -> None:
     """SIGKILL to every process of the head: Ray's GCS, its raylet and dashboard, Serve's controller."""
-    processes = await asyncio.to_thread(cluster.processes, "head")
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    await asyncio.to_thread(cluster.heads[-1].wait)
-    await asyncio.to_thread(psutil.wait_procs, processes, 10)
+    await asyncio.to_thread(cluster.nodes.kill, HEAD)
+    await asyncio.to_thread(cluster.head.wait)
 
 
 async def restart_head(cluster: Cluster) -> None:
     """The same command again, as whoever watches over the head would give it; returns once Serve answers."""
     # A file of the head's own machine, by which Ray, seeing the worker's processes here, thinks that the head runs.
     (cluster.server.folder / "ray" / "ray_current_cluster").unlink(missing_ok=True)
-    cluster.heads.append(await asyncio.to_thread(cluster.head))
-    await _until(lambda: _answers(cluster.dashboard), "Serve answers", START_S)
+    cluster.head = await asyncio.to_thread(cluster.nodes.start_head, **cluster.stored)
 
 
 async def is_managed(server: Server, dashboard: str, config: dict[str, Any], pool: str) -> bool:

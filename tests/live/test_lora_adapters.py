@@ -40,6 +40,7 @@ def config_of(engine: str, folder: Path) -> dict[str, Any]:
         "engine": engine,
         "model": "smollm2-135m-instruct",
         "served_name": "base",
+        "gpus": 0,
         "adapters": {"listed": str(folder / "listed")},
         "adapters_folder": str(folder / "live"),
         "engine_args": ENGINE_ARGS[engine],
