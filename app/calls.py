@@ -61,7 +61,8 @@ class Caller:
         """
         call = self._method(handle, "respond").remote(wire)
         try:
-            return cast(WireResponse, await call)
+            # Cancelled itself, what awaits the call would lose memory: see app/grpc_cancel.py.
+            return cast(WireResponse, await asyncio.shield(_outcome(call)))
         except asyncio.CancelledError:
             call.cancel()
             raise
@@ -94,6 +95,10 @@ class Caller:
         return self._methods[key][1]
 
 
+async def _outcome(call: Any) -> Any:
+    return await call
+
+
 class _Relayed(PoolStream):
     """By the token plane. What isn't a stream, such as an error, comes back by the call itself."""
 
@@ -102,13 +107,17 @@ class _Relayed(PoolStream):
         self._call = relay.remote(wire, self._stream.reply_to)
         self._outcome: PlaneOutcome | WireResponse | None = None
         self._body = b""  # of an answer that came back whole
+        self._left = False
         self._watching = asyncio.ensure_future(self._watch())
 
     async def _watch(self) -> None:
         try:
             self._outcome = await self._call
         except Exception as error:
-            self._stream.fail(error)
+            if not self._left:
+                self._stream.fail(error)
+            return
+        if self._left:
             return
         if self._outcome == "streamed":
             self._stream.sent(SLACK_S)
@@ -145,9 +154,9 @@ class _Relayed(PoolStream):
         self._stream.fail(error)
 
     def leave(self) -> None:
+        self._left = True
         if not self._stream.ended:
-            self._call.cancel()
-            self._watching.cancel()
+            self._call.cancel()  # which ends the watching: see app/grpc_cancel.py
         self._stream.close()
 
 

@@ -8,6 +8,7 @@ import ray
 from ray import serve
 from ray.serve import Application
 
+from app import grpc_cancel
 from app.access.access import Access
 from app.access.listening import served_host
 from app.admission.budget import Place
@@ -28,6 +29,7 @@ class Ingress:
 
     def __init__(self) -> None:
         replica_port.bind_to_node()
+        grpc_cancel.install()
         self._gateway = Gateway(PoolDirectory(), access=Access(host=None))
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

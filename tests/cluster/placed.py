@@ -23,7 +23,7 @@ def document(port: int, pools: list[dict[str, Any]]) -> dict[str, Any]:
     settings = {"models": {each["name"]: {"pools": [each["name"]]} for each in pools}}
     # One that asks for no CPU may be put on the head, which has none to give.
     config = serve_config(port, settings, pools, ray_actor_options={"num_cpus": 0.1})
-    return {**config, "proxy_location": "EveryNode"}
+    return {**config, "proxy_location": "HeadOnly"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Nodes:
     """A cluster. Its processes have `folder` as their RAY_TMPDIR, and `NODE` says of which node each is."""
 
     folder: Path
-    port: int = field(default_factory=free_port)  # of HAProxy, on every node but the head
+    port: int = field(default_factory=free_port)  # of HAProxy, and on another node than the head too
     gcs: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     dashboard_port: int = field(default_factory=free_port)
     started: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
