@@ -61,7 +61,8 @@ async def called() -> AsyncIterator[tuple[Server, Any]]:
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test installs is taken away after it."""
-    monkeypatch.setattr(_call.UnaryUnaryCall, "cancel", _call.UnaryUnaryCall.cancel)
+    for name in ("cancel", "wait_for_connection"):
+        monkeypatch.setattr(_call.UnaryUnaryCall, name, getattr(_call.UnaryUnaryCall, name))
 
 
 async def _cancelled(server: Server, ask: Any, calls: int) -> None:
@@ -69,7 +70,10 @@ async def _cancelled(server: Server, ask: Any, calls: int) -> None:
         batch = [ask(b"") for _ in range(20)]
         while server.running < 20:  # noqa: ASYNC110  # that long, it takes a moment
             await asyncio.sleep(0)
-        for call in batch:
+        waiting = [asyncio.ensure_future(call.wait_for_connection()) for call in batch]
+        await asyncio.sleep(0)
+        for call, waits in zip(batch, waiting, strict=True):
+            waits.cancel()  # as Serve's router does, and then:
             call.cancel()
         for call in batch:
             with pytest.raises(asyncio.CancelledError):
