@@ -15,7 +15,9 @@ from tests.faults.load import Clients, Tally
 from tests.faults.rig import DIES_AFTER, Census, Rig
 from tests.faults.suite import Seen, Size, row
 
-WARM_S = 45.0  # in which everything is made that is made once
+# In which everything is made that is made once, and C's allocator grows to what such traffic scatters over it: seen to
+# take five minutes, and then to stay.
+WARM_S = 300.0
 MIX = {"alone": 6, "backed": 4, "spare": 2, "small": 4, "stuck": 2, "outside": 4}  # clients of each model
 LEAVERS = 2
 PAUSE_S = (1.0, 4.0)  # from one fault's end to the next
