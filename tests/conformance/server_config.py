@@ -78,7 +78,8 @@ def _simulated() -> dict[str, Any]:
 
 
 def _tensorrt_llm() -> dict[str, Any]:
-    return _pool("tensorrt_llm", "smollm2-135m-instruct", {"max_seq_len": 8192}, served_name=model_of("tensorrt_llm"))
+    served_name = model_of("tensorrt_llm")
+    return _pool("tensorrt_llm", "smollm2-135m-instruct", {"max_seq_len": 8192}, served_name=served_name, gpus=0)
 
 
 def _triton() -> dict[str, Any]:
