@@ -62,6 +62,7 @@ async def real_engine(size: Size, seen: Seen) -> None:
         raise NotHereError("vLLM's environment isn't installed; run 'enginehouse engines install vllm'")
     with tempfile.TemporaryDirectory() as folder, rigged_with(_real_config(free_port()), Path(folder)) as rig:
         await rig.until_whole()
+        await Clients(rig.url, "real", STREAMS).run(40)  # a server that has just come up has much else to do
         # It stops between two steps, has two under way at a time, and in a short form a busy machine under it.
         interval_ms = seen.counts["ms a token"] = round(await token_interval_ms(rig, "real", ON), 1)
         await leave(rig, "real", size.rounds, seen, ON, 0 if size is FULL else 2 * interval_ms)
