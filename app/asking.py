@@ -16,6 +16,7 @@ from app.routing.route import Routed
 from deployments.errors import ApiError, unavailable
 from deployments.plane.hub import StreamLostError
 from deployments.replica_choice.prefix import prompt_blocks
+from deployments.replica_choice.routers import NoReplicaError
 from deployments.wire import WireRequest, WireResponse
 
 logger = logging.getLogger("ray.serve")
@@ -87,6 +88,11 @@ class Asking:
             headers = {"retry-after": str(self.retry_after_s)}
             full = ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers)
             self._pass_over(pool, full, error)
+            return None
+        except NoReplicaError as error:
+            self.pools.look_soon()
+            message = f"The pool '{pool}' has no replica at present."
+            self._pass_over(pool, unavailable(message, "pool_not_ready", self.retry_after_s), error)
             return None
         except LOST as error:
             # Serve itself takes a replica out that is gone: that says nothing of the others.

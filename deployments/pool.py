@@ -114,15 +114,21 @@ class Pool:
                 raise
 
     async def _broke(self, error: Exception) -> None:
-        """An answer has broken after it had begun: by a death, which its engine may have put in other words."""
+        """An answer has broken after it had begun."""
         if not isinstance(error, EngineDeadError):
             logger.error("the engine failed while it answered", exc_info=error)
+        await self._or_death(error)
+
+    async def _or_death(self, error: Exception) -> Exception:
+        """The engine's death where it has died, which it may have put in other words; else the error."""
+        if not isinstance(error, EngineDeadError):
             try:
                 await self._engine.health()
             except Exception as why:
                 error = why
         if isinstance(error, EngineDeadError):
             self._died(error)
+        return error
 
     async def _begin(self, request: WireRequest) -> "EngineResponse | _Begun":
         """An answer up to its first bytes, so that an engine that fails before them gives an error's status; one that
@@ -149,9 +155,11 @@ class Pool:
             return await self._failure(error, request.endpoint)
 
     async def _failure(self, error: Exception, endpoint: Endpoint) -> EngineResponse:
-        if isinstance(error, EngineDeadError):
-            self._died(error)
-            await self._end()
+        if not (isinstance(error, ApiError) and error.status != 500):
+            cause = await self._or_death(error)
+            if isinstance(cause, EngineDeadError):
+                await self._end()
+                error = cause
         return _envelope(error, endpoint)
 
     def _died(self, error: EngineDeadError) -> None:

@@ -12,19 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from deployments.replica_choice.policy import ByPrefix, LeastOutstanding, Policy
 from deployments.replica_choice.settings import PrefixSettings
 
 SETTING = "replica_choice"  # which router it is, among a router's settings
+NO_REPLICA_S = 1.0  # that a pool may be without one before requests are refused; Serve's own news takes a part of that
+
+
+class NoReplicaError(RayServeException):
+    """A pool has no replica, so a request wasn't sent. Serve would have it wait for as long as one takes to start."""
 
 
 class PolicyRouter(RequestRouter):
     """Has a policy choose, and tells it how each request goes.
 
     A request is in the policy's loads from when a replica is chosen for it (`_chosen`, so that requests that come
-    together see each other), then from when it is sent until it has ended, in whichever way.
+    together see each other), then from when it is sent until it has ended, in whichever way. Without a
+    replica, requests are refused, for another pool may answer them.
     """
 
     policy: Policy
@@ -37,6 +44,36 @@ class PolicyRouter(RequestRouter):
         self.policy = policy
         self._now_s = now_s
         self._chosen: dict[asyncio.Future[Any], str] = {}  # by requests that aren't on their way yet
+        self._refusing: asyncio.TimerHandle | None = None
+
+    async def _choose_replica_for_request(
+        self, pending_request: PendingRequest, *, is_retry: bool = False
+    ) -> RunningReplica:
+        """
+        Raises:
+            NoReplicaError: there was none for `NO_REPLICA_S`.
+        """
+        self._refuse_later()
+        try:
+            return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
+        except NoReplicaError:
+            self._remove_pending_request_from_indices(pending_request)
+            raise
+
+    def _refuse_later(self) -> None:
+        if not self.curr_replicas and self._refusing is None:
+            self._refusing = self._event_loop.call_later(NO_REPLICA_S, self._refuse)
+
+    def _refuse(self) -> None:
+        """Tell all that wait, if there is still no replica for them."""
+        self._refusing = None
+        if self.curr_replicas:
+            return
+        for request in self._pending_requests_to_fulfill:
+            if not request.future.done():
+                request.future.set_exception(NoReplicaError(f"no replica of {self.app_name} for {NO_REPLICA_S:g} s"))
+        self._pending_requests_to_fulfill.clear()
+        self._pending_requests_to_route.clear()
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -94,6 +131,7 @@ class PolicyRouter(RequestRouter):
         self._forget_gone()
 
     def _forget_gone(self) -> None:
+        self._refuse_later()
         self.policy.forget_all_but([replica_id.unique_id for replica_id in self.curr_replicas])
 
 

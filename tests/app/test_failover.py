@@ -13,12 +13,14 @@ from app.gateway import Gateway
 from app.pools import PoolState
 from app.routing.decide import PoolView
 from deployments.plane.hub import StreamLostError
+from deployments.replica_choice.routers import NoReplicaError
 from deployments.wire import WireResponse
 from tests.app.test_ingress import HEAD, RUNNING, WHOLE, FakeHandle, FakePools
 
 CHAT = "/v1/chat/completions"
 LOST = RayActorError(error_msg="gone")
 FULL = BackPressureError(10, 10)
+NONE = NoReplicaError("none")
 
 
 def config(**more: Any) -> IngressConfig:
@@ -71,8 +73,18 @@ def came_from(answer: httpx.Response) -> tuple[int, str, str]:
     return answer.status_code, answer.headers["x-enginehouse-pool"], answer.headers["x-enginehouse-attempts"]
 
 
+async def test_where_no_pool_has_a_replica_clients_are_told_when_to_come_back(
+    client: httpx.AsyncClient, pools: Pools
+) -> None:
+    pools.fail(NONE, pools="abc")
+    answer = await ask(client)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "pool_not_ready"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
 @pytest.mark.parametrize(
-    "failure", [LOST, StreamLostError("cut"), whole(502), whole(503), whole(504), whole(429), FULL]
+    "failure", [LOST, StreamLostError("cut"), whole(502), whole(503), whole(504), whole(429), FULL, NONE]
 )
 async def test_the_next_pool_answers(client: httpx.AsyncClient, pools: Pools, failure: Any) -> None:
     pools.fail(failure)

@@ -285,8 +285,18 @@ async def whole(replica: Replica) -> None:
         (stream, FakeEngine(failure=DEAD)),
         (stream, FakeEngine(failure=API_ERROR, chunks=(b"one",), sickness=DEAD)),
         (whole, FakeEngine(failure=DEAD, fails_at_once=True)),
+        (whole, FakeEngine(failure=ApiError(500, "Its own words."), fails_at_once=True, sickness=DEAD)),
+        (stream, FakeEngine(failure=ApiError(500, "Its own words."), sickness=DEAD)),
     ],
-    ids=["health", "mid-stream", "before a stream", "in other words", "whole"],
+    ids=[
+        "health",
+        "mid-stream",
+        "before a stream",
+        "in other words",
+        "whole",
+        "whole, in other words",
+        "before a stream, in other words",
+    ],
 )
 async def test_a_replica_ends_with_its_engine(
     ask: Callable[[Replica], Coroutine[Any, Any, None]], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch

@@ -76,11 +76,13 @@ async def _real_dies(rig: Rig, seen: Seen) -> None:
     family = [psutil.Process(pid) for pid in guard.members(replica.pid)]
     [core] = [process for process in family if "EngineCore" in " ".join(process.cmdline())]
     clients = Clients(rig.url, "real", STREAMS, tokens=3000, fields=ON)
+    [before] = await rig.stats("real")
     asked = asyncio.ensure_future(clients.at_once("Hi."))
-    async with asyncio.timeout(30):
-        while await rig.busy("real") < STREAMS:
+    async with asyncio.timeout(60):  # until all have begun
+        while (now := (await rig.stats("real"))[0])["generated_tokens"] < before["generated_tokens"] + 20 * STREAMS:
             assert not clients.tally.all, clients.tally.counts()  # none has ended yet
-    await asyncio.sleep(1)  # all have begun
+            await asyncio.sleep(0.05)
+    assert now["running"] == STREAMS
     core.kill()
     await asked
     seen.counts |= {"streams": STREAMS, "told": clients.tally.told["engine_lost"]}

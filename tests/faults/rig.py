@@ -190,8 +190,9 @@ class Rig:
         """Replicas that Serve says run."""
         from ray import serve
 
-        [deployment] = serve.status().applications[application].deployments.values()
-        states = {str(state): count for state, count in deployment.replica_states.items() if count}
+        # An application that is being deployed has none for a moment.
+        deployments = list(serve.status().applications[application].deployments.values())
+        states = {str(state): count for each in deployments for state, count in each.replica_states.items() if count}
         return states.get("RUNNING", 0) if len(states) == 1 else -1
 
     def application(self, name: str) -> dict[str, Any]:

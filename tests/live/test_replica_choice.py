@@ -1,6 +1,7 @@
 """Which replicas requests go to on a real server: a pool of three that chooses by prefix, and one that doesn't."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,17 @@ def config(port: int) -> dict[str, Any]:
 def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving_document(config(free_port()), tmp_path_factory.mktemp("choice")) as server, joined(server):
         wait_until(lambda: described(server), "the ingress knows what both pools are")
+        wait_until(all_run, "every replica")  # a pool is ready as soon as it has one
+        time.sleep(1)  # the ingress hears of them
         yield server
+
+
+def all_run() -> bool:
+    from ray import serve
+    from ray.serve._private.common import ReplicaState
+
+    states = [serve.status().applications[choice].deployments["Pool"].replica_states for choice in CHOICES]
+    return all(each.get(ReplicaState.RUNNING) == REPLICAS for each in states)
 
 
 def described(server: Server) -> bool:

@@ -17,7 +17,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import PendingRequest
 
 from deployments.replica_choice import routers
-from deployments.replica_choice.routers import LeastOutstandingRouter, PolicyRouter, PrefixRouter
+from deployments.replica_choice.routers import LeastOutstandingRouter, NoReplicaError, PolicyRouter, PrefixRouter
 
 POOL = DeploymentID("Pool", "p")
 ROUTERS = [LeastOutstandingRouter, PrefixRouter]
@@ -126,6 +126,43 @@ async def test_calls_that_are_no_requests_of_clients_find_a_replica() -> None:
     pool = serve(PrefixRouter)
     for arguments in ((), ("name", "path"), ({"endpoint": "score"},)):
         assert (await pool.send(*arguments)).name in pool.replicas
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_without_a_replica_requests_are_refused_after_a_moment(
+    kind: type[PolicyRouter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routers, "NO_REPLICA_S", 0.1)
+    pool = serve(kind, 1, most=1)
+    taken = await pool.send()
+    waiting = [asyncio.create_task(pool.send(wire(1))) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    pool.router.on_replica_actor_died(taken.replica_id)
+    waiting.append(asyncio.create_task(pool.send(wire(1))))
+    await asyncio.sleep(0.02)
+    assert not any(task.done() for task in waiting)
+    async with asyncio.timeout(1):
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [NoReplicaError] * 4
+    with pytest.raises(NoReplicaError):
+        await pool.send()
+    assert pool.router.num_pending_requests == 0
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+async def test_a_replica_that_comes_in_time_takes_what_waits(
+    kind: type[PolicyRouter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routers, "NO_REPLICA_S", 0.1)
+    pool = serve(kind, 2)
+    pool.update()
+    waiting = [asyncio.create_task(pool.send(wire(1))) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    pool.update("replica1")
+    async with asyncio.timeout(1):
+        assert {replica.name for replica in await asyncio.gather(*waiting)} == {"replica1"}
+    await asyncio.sleep(0.1)
+    assert (await pool.send()).name == "replica1"
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
