@@ -4,6 +4,7 @@ PORT ?=
 CONFIG ?= serve_config.yaml
 ARGS ?=
 BIN := .venv/bin
+TIERS := $(BIN)/python -m tests.tiers
 
 .DEFAULT_GOAL := help
 
@@ -27,8 +28,23 @@ lint: .venv/installed ## Run ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## Run ruff, mypy and all tests: make test ARGS="-k cancel"
-	$(BIN)/pytest $(ARGS)
+test-fast: .venv/installed ## Run ruff, mypy, and all tests that start no server (2 min): ARGS="-k cancel"
+	@$(TIERS) fast $(ARGS)
+
+test: .venv/installed ## That, and one live server: each behaviour once (10 min)
+	@$(TIERS) fast live $(ARGS)
+
+test-engines: .venv/installed ## Run the conformance suite, and what only real engines show, over all of them (15 min)
+	@$(TIERS) engines $(ARGS)
+
+test-cluster: .venv/installed ## Run the tests on a cluster of declared GPUs: placement, node loss (6 min)
+	@$(TIERS) cluster $(ARGS)
+
+test-faults: .venv/installed ## Run bad input and faults on purpose, in short forms (8 min)
+	@$(TIERS) faults $(ARGS)
+
+test-all: .venv/installed ## Run all of these: a table of what each part takes, ARGS=--json (45 min)
+	@$(TIERS) $(ARGS)
 
 conformance: .venv/installed ## Run one suite over every engine on this machine: a table, or ARGS=--json
 	@$(BIN)/python -m tests.conformance $(ARGS)
@@ -39,8 +55,8 @@ fuzz: .venv/installed ## Ask for what nobody should, 100,000 times: a table, or 
 faults: .venv/installed ## Kill, hang and change the parts of a server under load: a table, or ARGS="--short --fault hangs --json"
 	@$(BIN)/python -m tests.faults $(ARGS)
 
-test-cluster: .venv/installed ## Run the tests on a cluster of declared GPUs: placement, node loss, scaling
-	$(BIN)/pytest tests/cluster $(ARGS)
+soak: .venv/installed ## Mixed traffic with faults at random for 25 min, and what it leaves: a table, or ARGS=--json
+	@$(BIN)/python -m tests.faults --soak $(ARGS)
 
 bench-gateway: .venv/installed ## What gateways cost on the same work: a table, or ARGS="--json --runs 3 --plot costs.png"
 	@$(BIN)/python -m benchmarks.gateway $(ARGS)
@@ -58,5 +74,5 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test test-cluster conformance fuzz faults bench-gateway bench-throughput bench-overload bench-replica-choice \
-	docs
+.PHONY: help install serve lint test-fast test test-engines test-cluster test-faults test-all conformance fuzz faults soak \
+	bench-gateway bench-throughput bench-overload bench-replica-choice docs

@@ -75,6 +75,9 @@ def run(
         ModelNotFoundError: a model can't be had.
     """
     assert checked.file is not None
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell's background job, cron or CI has it: what takes minutes before Serve runs would go on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     options = checked.file.http_options
     where = Where(host or options.host, port or options.port)
     _refuse_unprotected(where, checked)
@@ -202,7 +205,9 @@ def _signals() -> Iterator[list[int]]:
     def remember(number: int, _: FrameType | None) -> None:
         stop.append(number)
 
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which `nohup` sees to: it outlives its terminal
+        wanted.append(signal.SIGHUP)
     before = {number: signal.signal(number, remember) for number in wanted}
     try:
         yield stop

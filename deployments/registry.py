@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
+
+from pydantic import BaseModel
 
 from deployments.engine import Engine, PoolModel
 from deployments.engine_args import EngineArgs
@@ -36,10 +39,22 @@ ENGINES: Mapping[str, EngineSpec] = {
 }
 
 
+def register(name: str, spec: EngineSpec) -> None:
+    """Add an engine that isn't Enginehouse's own. Each process that builds or runs a pool of it has to do this."""
+    global ENGINES
+    ENGINES = {**ENGINES, name: spec}
+
+
 def args_type(engine: str) -> type[EngineArgs]:
-    """The type of an engine's `engine_args`."""
-    found: type[EngineArgs] = _load(ENGINES[engine].args)
-    return found
+    """The type of an engine's `engine_args`. One that isn't an `EngineArgs` gets the defaults of that."""
+    return _with_defaults(_load(ENGINES[engine].args))
+
+
+@cache
+def _with_defaults(found: type[BaseModel]) -> type[EngineArgs]:
+    if issubclass(found, EngineArgs):
+        return found
+    return type(found.__name__, (found, EngineArgs), {"__module__": found.__module__, "__doc__": found.__doc__})
 
 
 def create(engine: str, model: PoolModel, args: EngineArgs) -> Engine:

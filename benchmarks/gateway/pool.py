@@ -46,10 +46,7 @@ class BenchmarkEngine(Engine):
 
 
 # Wherever this module is imported, and that is where the pool is built and where its replica runs.
-registry.ENGINES = {
-    **registry.ENGINES,
-    "benchmark": EngineSpec(f"{__name__}:BenchmarkEngine", f"{__name__}:BenchmarkArgs", has_files=False),
-}
+registry.register("benchmark", EngineSpec(f"{__name__}:BenchmarkEngine", f"{__name__}:BenchmarkArgs", has_files=False))
 
 
 class BenchmarkReplica(PoolReplica):

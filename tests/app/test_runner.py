@@ -135,10 +135,10 @@ class FakeServe:
             self.config, checked, host=None, port=self.port, address=address, report=self.reports.append, ready=ready
         )
 
-    def drive(self, stop_s: float = 30, prefix: str = "") -> "subprocess.Popen[bytes]":
-        """In a process of its own, to be sent signals. `prefix` comes before, in the shell."""
+    def drive(self, stop_s: float = 30, prefix: str = "", before: str = "") -> "subprocess.Popen[bytes]":
+        """In a process of its own, to be sent signals. `prefix` comes before, in the shell, and `before` in Python."""
         driver = self.folder / "driver.py"
-        driver.write_text(DRIVER)
+        driver.write_text(DRIVER.replace("status =", f"{before}\nstatus ="))
         command = [sys.executable, str(driver), str(self.python), str(self.config), str(self.port), str(stop_s)]
         environ = {
             **os.environ,
@@ -403,6 +403,31 @@ def test_a_job_in_a_shells_background(driven: FakeServe) -> None:
     assert driver.wait(60) == 0
     assert (driven.folder / "ignored").read_text() == "False"
     assert driven.stopped
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_under_nohup_in_the_background(driven: FakeServe, number: signal.Signals) -> None:
+    """It outlives its terminal, and stops as everywhere."""
+    driven.plan(RUNNING, helper=True)
+    driver = driven.drive(prefix="trap '' INT HUP;")
+    driven.wait_for("ready:")
+    driver.send_signal(signal.SIGHUP)
+    driver.send_signal(number)
+    assert driver.wait(60) == 0
+    assert driven.output().endswith("report: stopping\nended: 0\n")
+    assert driven.stopped
+    driven.all_is_gone()
+
+
+def test_sigint_ends_what_comes_before_serve_too(driven: FakeServe) -> None:
+    """Where the shell had it ignored."""
+    driven.plan(RUNNING)
+    waits = "runner.prepare = lambda *_: (print('preparing', flush=True), signal.pause())\n"
+    driver = driven.drive(prefix="trap '' INT;", before=f"import signal\n{waits}")
+    driven.wait_for("preparing")
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(60) != 0
+    assert "KeyboardInterrupt" in driven.output()
 
 
 def test_what_does_not_stop_is_killed(driven: FakeServe) -> None:

@@ -283,7 +283,6 @@ def sse(text: str) -> Response:
         (lambda: PlainTextResponse("{}"), 502),
         (lambda: PlainTextResponse('{"generated_text": "x", "details": null}'), 502),
     ],
-    ids=str,
 )
 async def test_answers_that_are_none(told: Any, status: int, stream: bool) -> None:
     server = Answering(interval_s=0)

@@ -1,12 +1,7 @@
-"""Replicas that are killed, pools that come and go, and servers that stop."""
+"""Replicas that are killed, and models that come and go."""
 
 import os
-import re
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +9,12 @@ import httpx
 import psutil
 import yaml
 
-from deployments import guard
+from deployments import environments, guard
+from tests.conformance.server_config import model_of
 from tests.conformance.witness import dashboard_of
-from tests.live.server import Server, deploy, serving
+from tests.live.server import Server, deploy
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
@@ -42,16 +37,16 @@ def family(server: Server, pool: str) -> list[psutil.Process]:
     return [replica, *map(psutil.Process, guard.members(replica.pid))]
 
 
-def test_replica_killed(server: Server, model: str, pool: str) -> None:
+def test_replica_killed(server: Server, engine: str) -> None:
     """SIGKILL: no process of its engine outlives it by 10 s, and the pool serves again without help."""
-    before = family(server, pool)
-    if pool != "transformers":
+    before = family(server, engine)
+    if engine in environments.ENGINES:
         assert len(before) > 1, "the engine computes in processes of its own"
-    [replica] = server.replicas(pool)
+    [replica] = server.replicas(engine)
     os.kill(replica.pid, signal.SIGKILL)
     wait_until(lambda: not [process for process in before if process.is_running()], "the engine's processes end", 10)
-    wait_until(lambda: answers(server, model), "the pool serves again", 300, pause_s=0.5)
-    assert server.replicas(pool)[0].pid != replica.pid
+    wait_until(lambda: answers(server, model_of(engine)), "the pool serves again", 300, pause_s=0.5)
+    assert server.replicas(engine)[0].pid != replica.pid
 
 
 def test_models_change_live(server: Server, cluster: Any, config: Path, tmp_path: Path) -> None:
@@ -80,30 +75,3 @@ def test_every_port_is_on_loopback(server: Server) -> None:
     listening = server.listening()
     assert len(listening) > 5
     assert {address for _, address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}, listening
-
-
-def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
-    """And nothing is left of the first: no process, no listener."""
-    port = 0
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with serving(ROOT / "serve_config.yaml", port or None) as server:
-            port = server.port
-            assert ask(server, "smollm2-135m-instruct").status_code == 200
-            invitation = re.search(r"^  (curl .*)$", server.output.read_text(), re.MULTILINE)
-            assert invitation
-            answer = subprocess.run(invitation[1], shell=True, capture_output=True, text=True, timeout=60)  # noqa: S602
-            assert "The capital of France is Paris." in answer.stdout
-            began = time.monotonic()
-            server.stop(number)
-            assert server.process.returncode == 0
-            wait_until(lambda: not server.processes(), "all processes end", 10)
-            assert time.monotonic() - began < 60
-            with socket.socket() as probe:
-                assert probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def test_plain_serve_run_works() -> None:
-    """On a machine set up by `make serve`, from the repository's root, without our command."""
-    command = [str(Path(sys.executable).parent / "serve"), "run", "--address", "local", "serve_config.yaml"]
-    with serving(ROOT / "serve_config.yaml", port=8000, command=command) as server:
-        assert ask(server, "smollm2-135m-instruct").status_code == 200

@@ -223,7 +223,9 @@ async def test_a_ticket_of_another_connection(door: Hub, victim: Victim) -> None
         await victim.goes_on()
 
 
-@pytest.mark.parametrize("ticket", [bytes(TICKET_SIZE), b"\xff" * TICKET_SIZE, os.urandom(TICKET_SIZE)])
+@pytest.mark.parametrize(
+    "ticket", [bytes(TICKET_SIZE), b"\xff" * TICKET_SIZE, os.urandom(TICKET_SIZE)], ids=["zeros", "ones", "random"]
+)
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_a_ticket_that_nobody_gave_is_ignored(door: Hub, victim: Victim, ticket: bytes, kind: Kind) -> None:
     stranger = await Stranger.greeted(door)

@@ -1,4 +1,4 @@
-"""The suite under pytest: every check on every engine that is installed here, on the tests' one server."""
+"""The suite under pytest: every check on every engine that is installed here, or on those of `--engine`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,25 +8,22 @@ import pytest
 
 from deployments import registry
 from tests.conformance.checks import CHECKS
+from tests.conformance.judging import judge
 from tests.conformance.running import client_of, run_engines, subject_of, waits
-from tests.conformance.server_config import engines_here, model_of
+from tests.conformance.server_config import model_of
 from tests.conformance.subject import Subject
 from tests.conformance.suite import Check, Result, carry_out
-from tests.live.fixtures import BEHIND
+from tests.live.fixtures import BEHIND, engine_params
 from tests.live.server import Server
 
-pytestmark = pytest.mark.live
 
-INSTALLED = engines_here()
-
-
-def chosen(waiting: bool) -> list[Any]:
-    """The engines that wait most of the time, or those that compute; with a reason where one isn't here."""
-    names = [name for name in dict.fromkeys([*INSTALLED, *registry.ENGINES]) if waits(name, BEHIND) is waiting]
-    absent = "{0} isn't installed; run 'enginehouse engines install {0}'"
-    return [
-        name if name in INSTALLED else pytest.param(name, marks=pytest.mark.skip(absent.format(name))) for name in names
-    ]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Engines that wait most of the time are tested by one function, those that compute by the other."""
+    waiting = metafunc.function is test_waiting_engine
+    names = [name for name in registry.ENGINES if waits(name, BEHIND) is waiting]
+    engines = engine_params(metafunc.config, names)
+    pairs = [pytest.param(*each.values, name, marks=each.marks) for each in engines for name in CHECKS]
+    metafunc.parametrize(("engine", "name"), pairs)
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +43,9 @@ async def subject(server: Server, cluster: Any, engine: str) -> AsyncIterator[Su
         yield await subject_of(client, model_of(engine), server, BEHIND)
 
 
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("engine", chosen(waiting=False))
 async def test_computing_engine(subject: Subject, name: str) -> None:
     judge(await carry_out(CHECKS[name], subject))
 
 
-@pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("engine", chosen(waiting=True))
 def test_waiting_engine(results: dict[str, dict[str, Result]], engine: str, name: str) -> None:
     judge(results[engine][name])
-
-
-def judge(result: Result) -> None:
-    if result.outcome == "n/a":
-        pytest.skip(result.reason)
-    assert result.outcome in ("pass", "refused"), result.reason

@@ -11,11 +11,12 @@ import httpx
 import openai
 import pytest
 
-from deployments import bundled_embeddings, models
-from tests.live.conftest import HAS_VLLM, NO_VLLM
+from deployments import bundled_embeddings, environments, models
 from tests.live.server import Server, serving
 
-pytestmark = pytest.mark.skipif(not HAS_VLLM, reason=NO_VLLM)
+pytestmark = pytest.mark.skipif(
+    not environments.is_installed("vllm"), reason="vllm isn't installed; run 'enginehouse engines install vllm'"
+)
 
 CONFIG = Path(__file__).parents[2] / "cluster" / "cpu-embeddings.yaml"
 MODEL = bundled_embeddings.NAME

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.live.conftest import HAS_SGLANG, HAS_VLLM, NO_SGLANG, NO_VLLM
+from tests.live.fixtures import engine_params
 from tests.live.server import Server, serving
 from tests.lora_files import adapter_shapes, write_adapter
 from tests.waiting import wait_until
@@ -26,10 +26,6 @@ ENGINE_ARGS: dict[str, dict[str, Any]] = {
         "max_loras_per_batch": 3,  # and one place for the base
     },
 }
-ENGINES = [
-    pytest.param("vllm", marks=pytest.mark.skipif(not HAS_VLLM, reason=NO_VLLM)),
-    pytest.param("sglang", marks=pytest.mark.skipif(not HAS_SGLANG, reason=NO_SGLANG)),
-]
 LAYERS, HIDDEN, HEADS = 30, 576, {"q_proj": 576, "v_proj": 192}  # of SmolLM2-135M
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 PARIS = "The capital of France is Paris."
@@ -54,7 +50,11 @@ def config_of(engine: str, folder: Path) -> dict[str, Any]:
     return {"proxy_location": "HeadOnly", "http_options": http, "applications": applications}
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("engine", engine_params(metafunc.config, ENGINE_ARGS), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
