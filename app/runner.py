@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -222,13 +223,13 @@ def _wait_until_ready(
     """Report each change of a pool's state until all have come up or failed for good."""
     began, seen = time.monotonic(), dict[str, str]()
     while not stop and child.poll() is None:
-        pools = _pool_states(where)
+        pools = pool_states(where)
         for name, state in (pools or {}).items():
             if seen.get(name) != state:
                 seen[name] = state
                 report(f"[{time.monotonic() - began:3.0f} s] pool {name}: {state}")
                 if state in FAILED:
-                    report(_tail(log))
+                    report(f"{reason(log)}{_tail(log)}")
         if pools is not None and set(pools.values()) <= {"running", *FAILED}:
             if pools and "running" not in pools.values():
                 raise RunError(f"No pool came up. Serve's whole log: {log}")
@@ -236,7 +237,7 @@ def _wait_until_ready(
         time.sleep(POLL_S)
 
 
-def _pool_states(where: Where) -> dict[str, str] | None:
+def pool_states(where: Where) -> dict[str, str] | None:
     """Each pool's state, by the ingress's `/ready`; None while the ingress isn't up."""
     connection = HTTPConnection(where.reachable, where.port, timeout=5)  # past any proxy that the environment names
     try:
@@ -249,6 +250,20 @@ def _pool_states(where: Where) -> dict[str, str] | None:
     return states
 
 
+# An exception's own line, behind what Ray puts before the lines of other processes.
+_EXCEPTION = re.compile(r"^(?:\x1b\[\d+m)?(?:\(\w[^)]*\)(?:\x1b\[0m)? +)?((?:\w+\.)*\w+(?:Error|Exception): .+)$")
+
+
+def reason(log: Path) -> str:
+    """The log's last exception, as a line; empty if there is none."""
+    found = [match[1] for line in _lines(log) if (match := _EXCEPTION.match(line))]
+    return f"{found[-1]}\n" if found else ""
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()
+
+
 def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL:]
+    lines = _lines(log)[-LOG_TAIL:]
     return "\n".join(["The log's last lines:", *(f"    {line}" for line in lines), f"The whole of it: {log}"])

@@ -11,7 +11,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 # A shell's background job ignores SIGINT, and so would every process that a test starts and means to stop by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.live.fixtures"]
+pytest_plugins = ["tests.live.fixtures", "tests.virtual_time"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from app import runner
 from app.flags import free_port
 from benchmarks.gateway import client, figures, usage
 from benchmarks.gateway.answers import Ask
@@ -144,12 +145,23 @@ def _wait_until_right(process: Running, port: int) -> None:
     deadline_s, wrong = time.monotonic() + START_S, ""
     while time.monotonic() < deadline_s:
         process.refuse_ended()
+        _refuse_failed(process, port)
         found = _run(client.once(port, PROBE)).fault(PROBE)
         if found is None:
             return
         wrong = found
         time.sleep(ASK_AGAIN_S)
     raise StartError(f"no right answer within {START_S:.0f} s, the last: {wrong}; its last words:\n{process.tail()}")
+
+
+def _refuse_failed(process: Running, port: int) -> None:
+    """
+    Raises:
+        StartError: it says of a pool that it can't be deployed, as Enginehouse does.
+    """
+    states = runner.pool_states(runner.Where("127.0.0.1", port)) or {}
+    if failed := [f"{name}: {state}" for name, state in states.items() if state in runner.FAILED]:
+        raise StartError(f"pool {', '.join(failed)}: {runner.reason(process.log)}{process.tail()}")
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

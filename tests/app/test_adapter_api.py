@@ -19,6 +19,8 @@ from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.errors import ApiError
 from deployments.wire import Description, WireRequest, WireResponse
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 CONFIG = IngressConfig.model_validate(
     {"models": {"m": {"pools": ["a", "b"]}, "n": {"pools": ["c"]}, "alias": {"pools": ["b"]}}}
 )

@@ -17,6 +17,8 @@ from deployments.pool import Pool
 from deployments.wire import WireRequest
 from tests.deployments.test_pool import REQUEST, FakeEngine
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Call:
     """What `handle.relay.remote(...)` gives."""

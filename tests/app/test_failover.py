@@ -17,6 +17,8 @@ from deployments.replica_choice.routers import NoReplicaError
 from deployments.wire import WireResponse
 from tests.app.test_ingress import HEAD, RUNNING, WHOLE, FakeHandle, FakePools
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 CHAT = "/v1/chat/completions"
 LOST = RayActorError(error_msg="gone")
 FULL = BackPressureError(10, 10)

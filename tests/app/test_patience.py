@@ -10,6 +10,8 @@ from app.calls import PoolStream
 from app.patience import Patience, StreamWatch, TooSlowError
 from deployments.errors import ApiError
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 class Stream(PoolStream):
     """Gives what is put into it."""

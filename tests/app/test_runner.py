@@ -301,7 +301,7 @@ def test_serve_that_ends_later(fake: FakeServe) -> None:
     fake.plan(RUNNING, "exit")
     with pytest.raises(RunError, match=r"^Ray Serve ended by itself with status 3\.\n.*\n    the last word\n"):
         # Nobody asks /ready any more, so that it is asked here.
-        fake.run(when_ready=lambda: runner._pool_states(Where("127.0.0.1", fake.port)))
+        fake.run(when_ready=lambda: runner.pool_states(Where("127.0.0.1", fake.port)))
     assert fake.readies == [(f"http://127.0.0.1:{fake.port}", ["m", "n"])]
 
 
@@ -469,6 +469,22 @@ def test_an_ingress_without_models_is_up_once_it_answers(driven: FakeServe) -> N
     driven.wait_for(f"ready: http://127.0.0.1:{driven.port}")
     driver.send_signal(signal.SIGTERM)
     assert driver.wait(60) == 0
+
+
+# Why
+
+
+def test_the_last_exception_of_a_log_is_the_reason(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "ValueError: the first\n"
+        "\x1b[36m(ServeController pid=1)\x1b[0m deployments.models.ModelNotFoundError: no such folder: /x\n"
+        "(ServeController pid=1)   File 'x', line 1\n"
+        "(ServeController pid=1) ERROR controller -- an Error: among other words\n"
+    )
+    assert runner.reason(log) == "deployments.models.ModelNotFoundError: no such folder: /x\n"
+    log.write_text("all is well\n")
+    assert runner.reason(log) == ""
 
 
 # Who may use it

@@ -17,6 +17,8 @@ from app.ingress import Door
 from app.patience import StreamWatch, TooSlowError
 from tests.app.test_ingress import CONFIG, HEAD, FakePools, Message, talk
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 CHUNKS = [b"data: %d\n\n" % number for number in range(1, 5)]
 DONE = b"data: [DONE]\n\n"
 PLACES = {"pools": {"a": {"max_concurrent": 4}}}

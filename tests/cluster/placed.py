@@ -45,11 +45,7 @@ class Placed:
 
     def states(self) -> dict[str, str]:
         """Each pool's, as the ingress sees it; nothing while there is no ingress."""
-        try:
-            pools: dict[str, str] = httpx.get(f"{self.nodes.server.url}/ready", timeout=5).json()["pools"]
-        except (httpx.HTTPError, ValueError, KeyError):
-            return {}
-        return pools
+        return self.nodes.server.states()
 
     def replicas(self, name: str) -> list[Replica]:
         """Those of a pool that run, as Serve and their own logs say."""

@@ -28,7 +28,7 @@ def cluster() -> Iterator[Placed]:
         started.start_node("big", 4, 8, "H100", {"group": "big"})
         placed = Placed(started)
         placed.deploy(document(started.port, POOLS))
-        started.server.wait_until_ready()
+        started.wait_until_ready()
         yield placed
 
 

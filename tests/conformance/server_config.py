@@ -25,7 +25,7 @@ STAND_INS = ("tensorrt_llm", "triton", "tgi")
 NO_MODEL = frozenset({"simulated", *STAND_INS})  # where no model computes
 TGI_TAKES = 128  # requests at once, by default; a server answers the others with a 429
 # Long enough that an answer doesn't end while a check looks at it, unless it asks for few tokens.
-_SIMULATED = {"token_interval_s": 0.02, "answer_tokens": 640, "max_num_seqs": 32}
+_SIMULATED = {"token_interval_s": 0.01, "answer_tokens": 640, "max_num_seqs": 32}
 
 
 def engines_here() -> list[str]:

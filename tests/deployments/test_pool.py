@@ -15,6 +15,8 @@ from deployments.errors import ApiError, unavailable
 from deployments.pool import ENGINE_RESTART_S, LAST_WORDS_S, Pool, PoolReplica, build
 from deployments.wire import Head, WireRequest
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 REQUEST: WireRequest = {"endpoint": "chat/completions", "body": b"{}", "request_id": "id1", "adapter": None}
 CAN = Capabilities(endpoints=("chat/completions",), context_length=99, n=True)
 SECRET = "/secret/path"

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.live.server import Server, read_for, serving
+from tests.live.server import Server, alone, read_for, serving
 from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -36,29 +36,32 @@ def test_ctrl_c_leaves_nothing() -> None:
     port = free_port()
     command = ["make", "serve", f"PORT={port}"]
     # Its own session with the terminal as its controlling one: Ctrl-C then goes to make and all it runs.
-    process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", *command], stdin=inside, stdout=inside, stderr=inside, env=environ, cwd=ROOT
-    )
-    os.close(inside)
-    server = Server(process, port, folder, folder / "none")
-    try:
-        output = read_for(terminal, "Try:", 300)
-        assert re.search(r"\[ *\d+ s\] pool smollm2: running", output)
-        os.write(terminal, b"\x03")
-        process.wait(120)
-        wait_until(lambda: not server.processes(), "all processes end", 10)
-    finally:
-        server.kill_rest()
-        os.close(terminal)
-        shutil.rmtree(folder, ignore_errors=True)
+    with alone(ROOT / "serve_config.yaml"):
+        process = subprocess.Popen(
+            ["setsid", "--ctty", "--wait", *command], stdin=inside, stdout=inside, stderr=inside, env=environ, cwd=ROOT
+        )
+        os.close(inside)
+        server = Server(process, port, folder, folder / "none")
+        try:
+            output = read_for(terminal, "Try:", 300)
+            assert re.search(r"\[ *\d+ s\] pool smollm2: running", output)
+            os.write(terminal, b"\x03")
+            process.wait(120)
+            wait_until(lambda: not server.processes(), "all processes end", 10)
+        finally:
+            server.kill_rest()
+            os.close(terminal)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_start_stop_start_on_the_same_port(tmp_path: Path) -> None:
-    """And nothing is left of the first: no process, no listener."""
-    port = 0
+def test_start_stop_start_on_the_same_port() -> None:
+    """And nothing is left of the first: no process, no listener. As a shell's background job, or one of cron's, that
+    ignores SIGINT."""
+    config, port = ROOT / "serve_config.yaml", free_port()
+    program = [str(Path(sys.executable).parent / "enginehouse"), "serve", str(config), "--port", str(port)]
+    command = ["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh", *program]
     for number in (signal.SIGINT, signal.SIGTERM):
-        with serving(ROOT / "serve_config.yaml", port or None) as server:
-            port = server.port
+        with serving(config, port, command) as server:
             assert ask(server).status_code == 200
             invitation = re.search(r"^  (curl .*)$", server.output.read_text(), re.MULTILINE)
             assert invitation

@@ -43,7 +43,7 @@ KEYWORDS = frozenset(
         "orchestrator_type",
     ]
 )
-INTERVAL_S = 0.02  # a token
+INTERVAL_S = 0.01  # a token
 END: int | None = None  # the token that ends an answer; None: the tokenizer's
 KEEPS_END = True  # whether the token that ends an answer is among its tokens
 

@@ -62,7 +62,7 @@ class RefusedError(Exception):
 class Server:
     """What one server is, and what it has seen."""
 
-    interval_s: float = 0.02  # a token
+    interval_s: float = 0.01  # a token
     max_total_tokens: int = 8192
     max_concurrent_requests: int = 128
     batch: int = 32  # requests that run together

@@ -89,7 +89,7 @@ class Server:
     """What one server is, and what it has seen."""
 
     dialect: Literal["ensemble", "llmapi"] = "ensemble"
-    interval_s: float = 0.02  # a token
+    interval_s: float = 0.01  # a token
     answer_tokens: int = 640
     max_input_len: int = 8192  # tokens
     accumulates: bool = False

@@ -68,7 +68,7 @@ def clustered(config: dict[str, Any], store: str) -> Iterator[Cluster]:
         head = cluster.start_head(**stored)
         cluster.server.process = cluster.start_node("worker", cpus=8)
         deploy(cluster.dashboard, config, cluster.folder)
-        cluster.server.wait_until_ready()
+        cluster.wait_until_ready()
         # Until then requests come by Serve's own proxy on the head, and are lost with it.
         wait_until(lambda: _send_to_ingress(cluster.folder), "HAProxy sends to the ingress itself", START_S)
         yield Cluster(cluster, config, stored, head)
@@ -166,11 +166,7 @@ def _with_more(config: dict[str, Any], pool: str) -> tuple[dict[str, Any], int]:
 
 def _runs(server: Server, pool: str) -> bool:
     """As the ingress sees it, by Serve's controller."""
-    try:
-        pools = httpx.get(f"{server.url}/ready", timeout=5).json()["pools"]
-    except (httpx.HTTPError, ValueError, KeyError):
-        return False
-    return bool(pools.get(pool) == "running")
+    return server.states().get(pool) == "running"
 
 
 def _is_whole(server: Server, dashboard: str, pool: str, replicas: int, without: psutil.Process) -> bool:

@@ -1,6 +1,9 @@
 """One real server for all tests that don't break it: with every engine that is installed, or those of `--engine`."""
 
-from collections.abc import Iterable, Iterator
+import copy
+import shlex
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,8 @@ from _pytest.mark import ParameterSet
 from tests.conformance import server_config
 from tests.conformance.witness import joined
 from tests.fakes.running import servers_of
-from tests.live.server import Server, serving
-from tests.waiting import free_port
+from tests.live.server import RUNNING, Server, deploy_live, serving
+from tests.waiting import free_port, wait_until
 
 # What the openai engine is put in front of: the cheapest, for it is its passing on that is tested.
 BEHIND = "simulated"
@@ -35,6 +38,18 @@ def engine_params(config: pytest.Config, names: Iterable[str]) -> list[Parameter
     ]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails while servers run shows what these said last, and how to run it by itself."""
+    report = yield
+    if report.failed and RUNNING:
+        chosen = [f"--engine={name}" for name in item.config.getoption("--engine")]
+        report.sections += [(f"server {server.url}", server.tail()) for server in RUNNING]
+        again = shlex.join([".venv/bin/pytest", item.nodeid, *chosen])
+        report.sections.append(("to run it by itself", again))
+    return report
+
+
 @pytest.fixture(scope="session")
 def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     engines = engines_of(request.config)
@@ -50,6 +65,27 @@ def server(config: Path) -> Iterator[Server]:
         ) as running,
     ):
         yield running
+
+
+@contextmanager
+def changed(server: Server, config: Path, settings: dict[str, Any], *pools: dict[str, Any]) -> Iterator[None]:
+    """The server with more settings of its ingress, and more pools, until the block ends. Its own go on as they are."""
+    before: dict[str, Any] = yaml.safe_load(config.read_text())
+    after = copy.deepcopy(before)
+    live = after["applications"][0]["deployments"][0]["user_config"]
+    models = live["models"] | settings.get("models", {}) | {pool["name"]: {"pools": [pool["name"]]} for pool in pools}
+    live.update(settings, models=models)
+    after["applications"] += pools
+    dashboard = server.dashboard()
+    deploy_live(dashboard, after)
+    names = {pool["name"] for pool in pools}
+    try:
+        wait_until(lambda: names <= server.states().keys(), "the ingress has its new configuration")
+        yield
+    finally:
+        deploy_live(dashboard, before)
+        wait_until(lambda: not names & server.states().keys(), "the ingress has its own configuration again")
+        wait_until(lambda: not any(map(server.replicas, names)), "the pools are gone")
 
 
 @pytest.fixture(scope="module")  # some modules join a Ray of their own

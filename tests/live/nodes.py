@@ -119,6 +119,32 @@ class Nodes:
                 process.kill()
         psutil.wait_procs(processes, timeout=10)
 
+    def wait_until_ready(self) -> None:
+        """
+        Raises:
+            AssertionError: it isn't; with what each pool and each node is waiting for.
+        """
+        try:
+            self.server.wait_until_ready()
+        except (AssertionError, RuntimeError) as error:
+            raise AssertionError("\n".join([str(error), *self._waiting()])) from None
+
+    def _waiting(self) -> Iterator[str]:
+        """What Serve says of each deployment's replicas, and Ray of each node."""
+        try:
+            details = httpx.get(f"{self.dashboard}/api/serve/applications/", timeout=10).json()
+            nodes = httpx.get(f"{self.dashboard}/nodes?view=summary", timeout=10).json()["data"]["summary"]
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            yield f"the head doesn't answer: {error!r}"
+            return
+        for name, application in details["applications"].items():
+            for deployment in application["deployments"].values():
+                replicas = [(each["state"], each.get("node_id")) for each in deployment["replicas"]]
+                yield f"{name}: {application['status']}, {deployment['status']} {deployment['message']}: {replicas}"
+        for node in nodes:
+            raylet = node["raylet"]
+            yield f"node {raylet['nodeId']}: {raylet['state']}, {raylet.get('resourcesTotal')}"
+
     def _answers(self) -> bool:
         try:
             return httpx.get(f"{self.dashboard}/api/serve/applications/", timeout=5).status_code == 200

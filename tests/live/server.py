@@ -20,11 +20,21 @@ import httpx
 import psutil
 import yaml
 
+from app.runner import FAILED
+from deployments import environments
+from deployments.exclusive import exclusively
+from deployments.settings import cache_dir
 from tests.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_S = 600.0  # several engines at once, on a busy machine
 STOP_S = 120.0
+LOG_LINES = 30
+REQUEST_ID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+# One server with real engines at a time on a machine, whoever starts it: two are more than it has memory for.
+LOCK = Path(tempfile.gettempdir()) / "enginehouse-tests-engines.lock"
+TELL_S = 30.0
+RUNNING: list["Server"] = []  # those that this process has started
 
 
 def read_for(terminal: int, text: str, timeout_s: float) -> str:
@@ -53,6 +63,7 @@ class Server:
     port: int
     folder: Path  # Ray's files
     output: Path
+    is_real: bool = False  # it has engines that have a model in memory
     seen: dict[int, float] = field(default_factory=dict)  # every process there was: id to start time
 
     @property
@@ -99,6 +110,11 @@ class Server:
         matches = (re.search(r"--gcs-address=(\S+)", command) for _, command in self._commands())
         return next(match.group(1) for match in matches if match)
 
+    def dashboard(self) -> str:
+        """Where `serve deploy` goes."""
+        found = (re.search(r"dashboard\.py --host=(\S+) --port=(\d+)", command) for _, command in self._commands())
+        return next(f"http://{match[1]}:{match[2]}" for match in found if match)
+
     def listening(self) -> list[tuple[str, str]]:
         """Each process's name, and an address that it listens at."""
         found = []
@@ -108,21 +124,50 @@ class Server:
                 found += [(process.name(), each.laddr.ip) for each in sockets]
         return found
 
+    def states(self) -> dict[str, str]:
+        """Each pool's, as the ingress sees it; nothing while there is no ingress."""
+        try:
+            states: dict[str, str] = httpx.get(f"{self.url}/ready", timeout=5).json()["pools"]
+        except (httpx.HTTPError, ValueError, KeyError):
+            return {}
+        return states
+
     def is_ready(self) -> bool:
         """All pools that the config names are up."""
-        try:
-            states = httpx.get(f"{self.url}/ready", timeout=5).json()["pools"].values()
-        except (httpx.HTTPError, ValueError, KeyError):
-            return False
-        return bool(states) and all(state == "running" for state in states)
+        states = self.states()
+        return bool(states) and all(state == "running" for state in states.values())
 
     def wait_until_ready(self) -> None:
-        def ready_or_dead() -> bool:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended:\n{self.output.read_text()}")
-            return self.is_ready()
+        """
+        Raises:
+            RuntimeError: it has ended, or a pool of it can't be deployed; with what the log says.
+        """
 
-        wait_until(ready_or_dead, "all pools up", START_S, pause_s=0.5)
+        def ready_or_dead() -> bool:
+            states = self.states()
+            if failed := [name for name, state in states.items() if state in FAILED]:
+                raise RuntimeError(f"pool {', '.join(failed)}: {states}\n{self.tail()}")
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended:\n{self.tail()}")
+            return bool(states) and all(state == "running" for state in states.values())
+
+        try:
+            wait_until(ready_or_dead, "all pools up", START_S, pause_s=0.3)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.states() or 'no ingress answers'}\n{self.tail()}") from None
+
+    @property
+    def log(self) -> Path:
+        """What Serve and all its processes print."""
+        own = cache_dir() / "logs" / f"serve-{self.port}.log"  # of `enginehouse serve`
+        return own if own.exists() else self.output
+
+    def tail(self, lines: int = LOG_LINES) -> str:
+        """The log's last lines, and the ids of the requests in them."""
+        last = self.log.read_text(errors="replace").splitlines()[-lines:] if self.log.exists() else []
+        ids = dict.fromkeys(match[0] for line in last for match in REQUEST_ID.finditer(line))
+        told = [f"requests in these lines: {', '.join(ids)}"] if ids else []
+        return "\n".join([f"the last lines of {self.log}:", *(f"    {line}" for line in last), *told])
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """Stop it as an operator would, and kill what is left, so that no test leaves a process to the next."""
@@ -158,6 +203,39 @@ def deploy(dashboard: str, document: Mapping[str, Any], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def deploy_live(dashboard: str, document: Mapping[str, Any]) -> None:
+    """The same by the request that `serve deploy` makes, without waiting for a Python to start."""
+    answer = httpx.put(f"{dashboard}/api/serve/applications/", json=document, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
+def real_engines(config: Path) -> list[str]:
+    """The engines of a configuration that have a model in memory."""
+    applications = yaml.safe_load(config.read_text())["applications"]
+    engines = {application.get("args", {}).get("engine") for application in applications}
+    return sorted(engines & {"transformers", *environments.ENGINES})
+
+
+@contextmanager
+def alone(config: Path) -> Iterator[None]:
+    """Wait while another server with real engines runs on this machine, if this is to be one.
+
+    Raises:
+        RuntimeError: it is one of this process.
+    """
+    if not real_engines(config):
+        yield
+        return
+    if others := [server.url for server in RUNNING if server.is_real]:
+        raise RuntimeError(f"{others[0]}, of this process, has real engines too; stop it before another")
+
+    def tell() -> None:
+        print(f"waiting for another server with real engines, which holds {LOCK}", file=sys.stderr, flush=True)
+
+    with exclusively(LOCK, tell, TELL_S):
+        yield
+
+
 @contextmanager
 def serving(
     config: Path,
@@ -166,9 +244,14 @@ def serving(
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Serve `config` until the block ends, by `command` where it isn't to be `enginehouse serve`."""
+    with alone(config), _serving(config, port or free_port(), command, environ or {}) as server:
+        yield server
+
+
+@contextmanager
+def _serving(config: Path, port: int, command: list[str] | None, environ: Mapping[str, str]) -> Iterator[Server]:
     # Short, for Unix sockets have to fit into 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="eh-", dir="/tmp"))
-    port = port or free_port()
     output = folder / "output.txt"
     command = command or [str(Path(sys.executable).parent / "enginehouse"), "serve", str(config), "--port", str(port)]
     ray = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -178,14 +261,16 @@ def serving(
             stdout=file,
             stderr=file,
             text=True,
-            env={**os.environ, **ray, **(environ or {})},
+            env={**os.environ, **ray, **environ},
             start_new_session=True,
         )
-    server = Server(process, port, folder, output)
+    server = Server(process, port, folder, output, bool(real_engines(config)))
+    RUNNING.append(server)
     try:
         server.wait_until_ready()
         yield server
     finally:
+        RUNNING.remove(server)
         server.stop()
         server.kill_rest()
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,43 +4,32 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from tests.fuzz.inputs import MARKER
+from tests.live.configs import pool_application
+from tests.live.fixtures import changed
 from tests.live.raw_http import CHAT, connect, error_of, exchange, get, post, status_of
-from tests.live.server import Server, serving_document
-from tests.live.test_access import write
-from tests.waiting import free_port
+from tests.live.server import Server
+from tests.waiting import wait_until
 
 BODY_S = 2.0  # the server's body_timeout_s
-HEADERS_S = 30  # HAProxy's, by deployments/haproxy.py
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    port = free_port()
-    path = write(tmp_path_factory.mktemp("bad"), port, "127.0.0.1", {})
-    config = yaml.safe_load(path.read_text())
-    config["applications"][0]["deployments"][0]["user_config"]["body_timeout_s"] = BODY_S
-    with serving_document(config, path.parent) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def waiting(server: Server) -> Iterator[tuple[float, list[socket.socket]]]:
-    """Connections that say little, and nothing, from the beginning on."""
-    began, silent = time.monotonic(), [connect(server), connect(server)]
-    silent[0].sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n")
-    yield began, silent
-    for connection in silent:
-        connection.close()
+def asked(server: Server, config: Path) -> Iterator[Server]:
+    """The server, with the pool that is asked."""
+    args = {"engine": "simulated", "model": "m", "num_cpus": 0.1, "engine_args": {"time_factor": 0}}
+    with changed(server, config, {"body_timeout_s": BODY_S}, pool_application("m", {}, args)):
+        wait_until(server.is_ready, "the pool is up")
+        yield server
 
 
 @pytest.fixture(autouse=True)
-def next_one_is_answered(server: Server, waiting: object) -> Iterator[None]:
+def next_one_is_answered(server: Server, asked: Server, silent: object) -> Iterator[None]:
     yield
     assert status_of(exchange(server, post())) == 200
 
@@ -171,14 +160,6 @@ def test_a_body_of_50_mb_is_not_held(server: Server) -> None:
         answer = connection.recv(65536)
     assert (status_of(answer), error_of(answer)["code"]) == (413, "body_too_large")
     assert most - before < 100 * 2**20  # the largest body, twice, and what else goes on
-
-
-def test_slow_headers_are_given_up(server: Server, waiting: tuple[float, list[socket.socket]]) -> None:
-    began, silent = waiting
-    for connection in silent:
-        connection.settimeout(HEADERS_S + 10)
-        assert connection.recv(65536)[:12] in (b"HTTP/1.1 408", b"")
-    assert time.monotonic() - began >= HEADERS_S - 1
 
 
 def test_no_log_has_anything_of_what_was_sent(server: Server) -> None:

@@ -3,45 +3,44 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conformance.witness import joined
-from tests.live.configs import pool_application, serve_config
-from tests.live.server import Server, serving_document
-from tests.waiting import free_port, wait_until
+from tests.live.configs import pool_application
+from tests.live.fixtures import changed
+from tests.live.server import Server
+from tests.waiting import wait_until
 
 REPLICAS = 3
 CHOICES = ("prefix", "least_outstanding")
 WORDS = "The quick brown fox jumps over the lazy dog while the band plays on and on. " * 30
 
 
-def config(port: int) -> dict[str, Any]:
-    pools = [
-        pool_application(
-            choice,
-            {"num_replicas": REPLICAS},
-            {
-                "engine": "simulated",
-                "model": choice,
-                "num_cpus": 0.1,
-                "replica_choice": choice,
-                "engine_args": {"token_interval_s": 0.02, "answer_tokens": 64},
-            },
-        )
-        for choice in CHOICES
-    ]
-    return serve_config(port, {"models": {choice: {"pools": [choice]} for choice in CHOICES}}, pools)
+POOLS = [
+    pool_application(
+        choice,
+        {"num_replicas": REPLICAS},
+        {
+            "engine": "simulated",
+            "model": choice,
+            "num_cpus": 0.1,
+            "replica_choice": choice,
+            "engine_args": {"token_interval_s": 0.02, "answer_tokens": 64},
+        },
+    )
+    for choice in CHOICES
+]
 
 
 @pytest.fixture(scope="module")
-def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving_document(config(free_port()), tmp_path_factory.mktemp("choice")) as server, joined(server):
+def pools(server: Server, cluster: Any, config: Path) -> Iterator[Server]:
+    with changed(server, config, {}, *POOLS):
         wait_until(lambda: described(server), "the ingress knows what both pools are")
         wait_until(all_run, "every replica")  # a pool is ready as soon as it has one
-        time.sleep(1)  # the ingress hears of them
+        time.sleep(1)  # until the ingress's router has heard of them, which nothing shows
         yield server
 
 

@@ -19,6 +19,8 @@ from ray.serve.request_router import PendingRequest
 from deployments.replica_choice import routers
 from deployments.replica_choice.routers import LeastOutstandingRouter, NoReplicaError, PolicyRouter, PrefixRouter
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 POOL = DeploymentID("Pool", "p")
 ROUTERS = [LeastOutstandingRouter, PrefixRouter]
 
