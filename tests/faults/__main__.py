@@ -20,13 +20,16 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def choose(parts: tuple[str, ...]) -> list[Row]:
-    """The rows whose name has one of these in it; without any, all.
+def choose(parts: tuple[str, ...], *, short: bool, soaking: bool) -> list[Row]:
+    """The rows whose name has one of these in it; without any, all, but the soak in its long form, which is run alone.
 
     Raises:
         click.UsageError: there is none.
     """
-    found = [each for each in ROWS.values() if not parts or any(part in each.name for part in parts)]
+    if parts:
+        found = [each for each in ROWS.values() if any(part in each.name for part in parts)]
+    else:
+        found = [each for each in ROWS.values() if each.is_soak is soaking or short]
     if not found:
         raise click.UsageError(
             f"no fault's name has {' or '.join(map(repr, parts))} in it; there are: {', '.join(ROWS)}"
@@ -70,12 +73,13 @@ def as_text(found: Mapping[str, Seen]) -> str:
 
 @click.command()
 @click.option("--short", is_flag=True, help="A tenth of it, as the tests do it.")
+@click.option("--soak", "soaking", is_flag=True, help="Only mixed traffic with faults at random, for 25 minutes.")
 @click.option("--fault", "parts", multiple=True, metavar="PART", help="Only those with this in their name; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
-def main(short: bool, parts: tuple[str, ...], as_json: bool) -> None:
+def main(short: bool, soaking: bool, parts: tuple[str, ...], as_json: bool) -> None:
     """Kill, hang and change the parts of a real server under load, and count what its clients see. Exit 1: a miss."""
     logging.getLogger("ray.serve").setLevel(logging.ERROR)  # of this process's handles, among the progress
-    chosen = choose(parts)
+    chosen = choose(parts, short=short, soaking=soaking)
     found = run_all(chosen, SHORT if short else FULL)
     print(json.dumps({name: asdict(seen) for name, seen in found.items()}) if as_json else as_text(found))
     sys.exit(any(seen.misses for seen in found.values()))

@@ -31,7 +31,7 @@ TOLD = frozenset(
 )
 
 
-@row("mixed traffic with faults at random")
+@row("mixed traffic with faults at random", is_soak=True)
 async def soak(rig: Rig, size: Size, seen: Seen) -> None:
     """Nothing leaks: memory, tasks, file descriptors, tickets, counters, processes; every pool answers as before."""
     chance = random.Random(1)

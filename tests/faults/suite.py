@@ -60,16 +60,17 @@ class Row:
     must: str  # what has to happen
     run: Run | None = None
     alone: Alone | None = None
+    is_soak: bool = False  # its long form takes half an hour: `make soak`
 
 
 ROWS: dict[str, Row] = {}
 
 
-def row(name: str) -> Callable[[Run], Run]:
+def row(name: str, *, is_soak: bool = False) -> Callable[[Run], Run]:
     """Register a kind of fault. Its docstring's first line says what must happen."""
 
     def register(run: Run) -> Run:
-        _register(Row(name, _must(run), run=run))
+        _register(Row(name, _must(run), run=run, is_soak=is_soak))
         return run
 
     return register

@@ -77,7 +77,14 @@ TIERS: Mapping[str, Tier] = {
             pytest("benchmarks", "tests/engines/test_benchmarks.py", free_gb=6),
         ),
     ),
-    "cluster": Tier("a cluster of declared GPUs", 360, (pytest("placement", "tests/cluster"),)),
+    "cluster": Tier(
+        "a cluster of declared GPUs",
+        360,
+        (
+            pytest("placement", "tests/cluster/test_placement.py"),
+            pytest("example configs", "tests/cluster/test_examples.py", free_gb=6),
+        ),
+    ),
     "faults": Tier(
         "bad input and faults on purpose, in short forms",
         480,

@@ -60,7 +60,7 @@ def test_each_part_that_is_not_always_run_has_its_turn() -> None:
 
 def test_tiers_and_parts_are_chosen_by_name() -> None:
     found = [(tier, part.name) for tier, part in chosen(("cluster", "mypy"))]
-    assert found == [("cluster", "placement"), ("fast", "mypy")]
+    assert found == [("cluster", "placement"), ("cluster", "example configs"), ("fast", "mypy")]
     with pytest.raises(KeyError, match="nothing"):
         chosen(("nothing",))
 
