@@ -1,8 +1,10 @@
 """Waiting for other processes: what tests that start some have in common."""
 
+import asyncio
+import inspect
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 
@@ -10,7 +12,15 @@ def wait_until(true: Callable[[], object], what: str, seconds: float = 60, pause
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(pause_s)
+        time.sleep(pause_s)  # until the next look
+
+
+async def until(true: Callable[[], object | Awaitable[object]], what: str = "it", seconds: float = 60) -> None:
+    """As `wait_until`, of what happens in this process's event loop, or of what has to be asked in it."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not (await found if inspect.isawaitable(found := true()) else found):
+        assert asyncio.get_running_loop().time() < deadline, f"{what}: not within {seconds} s"
+        await asyncio.sleep(0.005)  # until the next look
 
 
 def alive(pid: int) -> bool:

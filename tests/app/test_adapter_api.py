@@ -1,7 +1,7 @@
 """Loading and unloading adapters through the ingress, over pools and a store that are stand-ins."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,7 @@ from app.pools import PoolDirectory, PoolState
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.errors import ApiError
 from deployments.wire import Description, WireRequest, WireResponse
-
-pytestmark = pytest.mark.usefixtures("virtual_time")
+from tests.waiting import until
 
 CONFIG = IngressConfig.model_validate(
     {"models": {"m": {"pools": ["a", "b"]}, "n": {"pools": ["c"]}, "alias": {"pools": ["b"]}}}
@@ -124,14 +123,6 @@ def gateway(pools: FakePools) -> Gateway:
     return gateway
 
 
-async def soon(true: Callable[[], bool]) -> None:
-    for _ in range(5000):
-        if true():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("not within seconds")
-
-
 async def load(client: httpx.AsyncClient, **changed: Any) -> httpx.Response:
     body = {"lora_name": "x", "lora_path": "p", "model": "m", **changed}
     return await client.post(LOAD, json={name: value for name, value in body.items() if value is not None})
@@ -214,7 +205,7 @@ async def test_a_replica_that_is_lost(
 async def test_two_at_once_by_two_ingresses(client: httpx.AsyncClient, pools: FakePools) -> None:
     pools.handles["a"].gate = asyncio.Event()
     first, second = asyncio.create_task(load(client)), asyncio.create_task(load(client, lora_path="q"))
-    await soon(lambda: len(pools.handles["a"].called) == 2)
+    await until(lambda: len(pools.handles["a"].called) == 2)
     pools.handles["a"].gate.set()
     statuses = sorted([(await first).status_code, (await second).status_code])
     assert statuses == [200, 400]
@@ -224,7 +215,7 @@ async def test_two_at_once_by_two_ingresses(client: httpx.AsyncClient, pools: Fa
 async def test_a_client_that_leaves_does_not_stop_it_half_done(client: httpx.AsyncClient, pools: FakePools) -> None:
     pools.handles["a"].gate = asyncio.Event()
     request = asyncio.create_task(load(client))
-    await soon(lambda: bool(pools.handles["a"].called))
+    await until(lambda: bool(pools.handles["a"].called))
     request.cancel()
     with pytest.raises(asyncio.CancelledError):
         await request

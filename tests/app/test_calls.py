@@ -16,8 +16,7 @@ from deployments.plane.line import Lines
 from deployments.pool import Pool
 from deployments.wire import WireRequest
 from tests.deployments.test_pool import REQUEST, FakeEngine
-
-pytestmark = pytest.mark.usefixtures("virtual_time")
+from tests.waiting import until
 
 
 class Call:
@@ -105,23 +104,17 @@ def pool_of(engine: FakeEngine, lines: Lines | None) -> Handle:
 
 
 async def ask(caller: Caller, handle: Handle, wire: WireRequest = REQUEST, **options: bool) -> PoolStream:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await caller.stream("a", handle, wire, **options)
 
 
 async def whole(stream: PoolStream) -> bytes:
     read = bytearray()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while data := await stream.read():
             read += data
     stream.leave()
     return bytes(read)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (nothing tells of it)
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("plane", [True, False])
@@ -188,7 +181,7 @@ async def test_the_pool_is_told_when_nobody_waits_for_the_head(caller: Caller, l
     handle = pool_of(HangingEngine(), lines)
     asking = asyncio.create_task(ask(caller, handle, plane=plane))
     await until(lambda: handle.asked)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # until the call waits for the head
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -40,7 +40,7 @@ class Server:
     async def wait(self, request: bytes, context: Any) -> bytes:
         self.running += 1
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # longer than anybody waits
         finally:
             self.running -= 1
         return b""

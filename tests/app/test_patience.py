@@ -80,7 +80,7 @@ async def test_a_stream_that_stalls() -> None:
         stream.queue.put_nowait(token)
         assert await watch.read() == token
     with pytest.raises(TooSlowError, match=r"0.05 s \(timeouts.between_tokens_s\)") as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await watch.read()
     assert caught.value.code == "between_tokens_timeout"
     watch.stop()
@@ -109,7 +109,7 @@ async def test_a_stream_that_goes_on_for_too_long() -> None:
 
     feeding = asyncio.create_task(feed())
     with pytest.raises(TooSlowError, match=r"0.05 s \(timeouts.total_s\)") as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while True:
                 await watch.read()
     assert caught.value.code == "total_timeout"

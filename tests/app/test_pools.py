@@ -1,7 +1,6 @@
 """Which pools are up, as read from `serve.status()`; Ray itself isn't started."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +12,7 @@ from app.pools import NOT_DEPLOYED, PoolDirectory, PoolState, read_capabilities,
 from app.routing.decide import PoolView
 from deployments.adapter_store import AdapterStore, LiveAdapter
 from deployments.wire import Description
+from tests.waiting import until
 
 RUNNING = PoolState(True, "running", replicas=1)
 DESCRIPTION: Description = {"engine": "toy", "capabilities": {"n": True}}
@@ -61,14 +61,6 @@ def application(status: ApplicationStatus, **deployments: DeploymentStatusOvervi
 def up(name: str = "a", replicas: int = 1) -> ServeStatus:
     pool = deployment(DeploymentStatus.HEALTHY, RUNNING=replicas)
     return ServeStatus(applications={name: application(ApplicationStatus.RUNNING, Pool=pool)})
-
-
-async def soon(true: Callable[[], bool]) -> None:
-    for _ in range(5000):
-        if true():
-            return
-        await asyncio.sleep(0.001)
-    pytest.fail("not within seconds")
 
 
 def every_millisecond() -> float:
@@ -131,7 +123,7 @@ async def test_a_pool_as_it_is_routed_by(monkeypatch: pytest.MonkeyPatch) -> Non
     pools = PoolDirectory()
     assert pools.view("b") == PoolView("b", False, "not deployed")
     pools.watch(every_millisecond)
-    await soon(lambda: pools.view("b").engine is not None)
+    await until(lambda: pools.view("b").engine is not None)
     assert (pools.view("b").ready, pools.view("b").state, pools.view("b").engine) == (True, "running", "toy")
     assert pools.view("b").can is not None
     assert pools.view("a") == PoolView("a", False, "not deployed")
@@ -149,11 +141,11 @@ async def test_each_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "status", lambda: seen[0])
     pools = PoolDirectory()
     pools.watch(every_millisecond)
-    await soon(lambda: pools.state("a") == RUNNING)
+    await until(lambda: pools.state("a") == RUNNING)
     seen[0] = up(replicas=0)
-    await soon(lambda: pools.state("a") == PoolState(False, "healthy"))
+    await until(lambda: pools.state("a") == PoolState(False, "healthy"))
     seen[0] = ServeStatus()
-    await soon(lambda: pools.state("a") == NOT_DEPLOYED)
+    await until(lambda: pools.state("a") == NOT_DEPLOYED)
     await pools.stop()
 
 
@@ -178,7 +170,7 @@ async def test_the_last_state_stands_while_the_controller_is_away(
 
     monkeypatch.setattr(serve, "status", status)
     pools.watch(interval)
-    await soon(lambda: len(states) >= 4)
+    await until(lambda: len(states) >= 4)
     await pools.stop()
     assert states[:4] == [RUNNING, RUNNING, RUNNING, PoolState(False, "healthy")]
     assert caplog.messages == ["cannot read the pools' state, keeping the last: the controller restarts"] * 2
@@ -196,11 +188,11 @@ async def test_stop_ends_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = PoolDirectory()
     await pools.stop()  # before any look: nothing to do
     pools.watch(every_millisecond)
-    await soon(lambda: looks > 0)
+    await until(lambda: looks > 0)
     await pools.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
     before = looks
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # in which looks would come
     assert looks == before
     await pools.stop()
 
@@ -214,16 +206,16 @@ async def test_a_pool_that_runs_describes_itself_once_a_deployment(
     handles["a"] = FakePool(DESCRIPTION, other)
     pools = PoolDirectory()
     pools.watch(every_millisecond)
-    await soon(lambda: pools.state("a") == PoolState(False, "healthy"))
+    await until(lambda: pools.state("a") == PoolState(False, "healthy"))
     assert pools.document("a") == {"pool": "a", "state": "healthy", "engine": None}
     seen[0] = up()
-    await soon(lambda: pools.document("a") == {"pool": "a", "state": "running", "engine": "toy", "n": True})
-    await asyncio.sleep(0.02)
+    await until(lambda: pools.document("a") == {"pool": "a", "state": "running", "engine": "toy", "n": True})
+    await asyncio.sleep(0.02)  # in which it would be asked again
     assert handles["a"].asked == 1
     again = up()
     again.applications["a"].last_deployed_time_s = 9.0
     seen[0] = again
-    await soon(lambda: pools.document("a")["engine"] == "other")
+    await until(lambda: pools.document("a")["engine"] == "other")
     await pools.stop()
 
 
@@ -234,7 +226,7 @@ async def test_a_pool_that_cannot_describe_itself_is_asked_again(
     handles["a"] = FakePool(RuntimeError("lost"), DESCRIPTION)
     pools = PoolDirectory()
     pools.watch(every_millisecond)
-    await soon(lambda: pools.document("a")["engine"] == "toy")
+    await until(lambda: pools.document("a")["engine"] == "toy")
     await pools.stop()
     assert caplog.messages == ["pool a doesn't describe itself: RuntimeError('lost')"]
 
@@ -246,7 +238,7 @@ async def test_a_pool_that_hangs_holds_up_no_other(
     handles["a"] = FakePool(asyncio.Event())
     pools = PoolDirectory()
     pools.watch(every_millisecond)
-    await soon(lambda: pools.document("b")["engine"] == "toy")
+    await until(lambda: pools.document("b")["engine"] == "toy")
     assert handles["a"].asked == 1
     await pools.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -266,15 +258,15 @@ async def test_adapters_of_configurations_and_live_ones(
     pools = PoolDirectory(Store())
     assert not pools.takes_adapters("a") and not pools.refuses_adapters("a")  # it is not known yet
     pools.watch(every_millisecond)
-    await soon(lambda: pools.takes_adapters("a") and pools.refuses_adapters("b"))
+    await until(lambda: pools.takes_adapters("a") and pools.refuses_adapters("b"))
     assert not pools.refuses_adapters("a") and not pools.takes_adapters("b")
     assert pools.adapters() == {"own": ["a"]}
     Store.kept["x"] = LiveAdapter(path="p", model="m", pools=("a",))
     Store.kept["y"] = Store.kept["x"].model_copy(update={"ready": True})
-    await soon(lambda: pools.adapters() == {"own": ["a"], "y": ["a"]})
+    await until(lambda: pools.adapters() == {"own": ["a"], "y": ["a"]})
     monkeypatch.setattr(serve, "status", lambda: up("b"))
     Store.kept.clear()
-    await soon(lambda: pools.adapters() == {})
+    await until(lambda: pools.adapters() == {})
     await pools.stop()
 
 
@@ -305,13 +297,13 @@ async def test_looks_are_rare_while_all_is_up_and_soon_when_there_is_doubt(monke
     monkeypatch.setattr("app.pools.CALM", 10**6)
     pools = PoolDirectory()
     pools.watch(every_millisecond)
-    await soon(lambda: pools._calm)
+    await until(lambda: pools._calm)
     await asyncio.sleep(0.02)  # for the look that began before it was known what the pool is
     seen = looks
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # in which looks would come
     assert looks == seen
     pools.look_soon()
-    await soon(lambda: looks == seen + 1)
+    await until(lambda: looks == seen + 1)
     await pools.stop()
 
 
@@ -322,6 +314,6 @@ async def test_whether_a_pool_chooses_by_prefix(monkeypatch: pytest.MonkeyPatch,
     pools = PoolDirectory()
     assert not pools.chooses_by_prefix("a")  # it is not known yet
     pools.watch(every_millisecond)
-    await soon(lambda: pools.document("a")["engine"] is not None and pools.document("b")["engine"] is not None)
+    await until(lambda: pools.document("a")["engine"] is not None and pools.document("b")["engine"] is not None)
     assert pools.chooses_by_prefix("a") and not pools.chooses_by_prefix("b")
     await pools.stop()

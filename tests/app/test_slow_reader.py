@@ -16,6 +16,7 @@ from app.gateway import Gateway
 from app.ingress import Door
 from app.patience import StreamWatch, TooSlowError
 from tests.app.test_ingress import CONFIG, HEAD, FakePools, Message, talk
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -93,12 +94,6 @@ def held(gateway: Gateway) -> int:
     return gateway.gate._pool("a").budget.running
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110 (there is no event for all of it)
-            await asyncio.sleep(0.005)
-
-
 async def given_up(app: Door, pools: FakePools, reads: int = 3) -> Connection:
     """A client that read so many messages, then nothing for too long."""
     connection = Connection(app, reads)
@@ -171,7 +166,7 @@ async def test_an_end_that_is_not_read_keeps_nobody_out(
     app: Door, gateway: Gateway, broken: Count, reads_on: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = Connection(app, reads=6)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await connection.blocked.wait()
     assert held(gateway) == 0
     await until(lambda: caplog.records)  # it is given up
@@ -198,7 +193,7 @@ async def test_a_client_that_leaves_before_is_nobody_s_fault(
 ) -> None:
     allow(gateway, unread_s=60)
     connection = Connection(app, reads=3)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await connection.blocked.wait()
     connection.leave()
     await connection.task
@@ -300,7 +295,7 @@ async def test_the_event_of_an_engine_that_was_lost_is_not_waited_for_either(
 ) -> None:
     pools.handles["a"].items = (HEAD, CHUNKS[0], ValueError("gone"))
     connection = Connection(app, reads=2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await connection.blocked.wait()
         assert held(gateway) == 0
         await connection.task

@@ -25,7 +25,7 @@ async def serving(writes: Sequence[bytes], close: bool = False) -> AsyncIterator
             assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
             for data in writes:
                 writer.write(data)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(PAUSE_S)  # the gap that is to be seen
             if close:
                 break
 

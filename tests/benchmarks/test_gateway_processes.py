@@ -68,7 +68,7 @@ def wait() -> None:
     """Run a contestant, for a benchmark that is about to be killed."""
     folder = Path(sys.argv[1])
     with running(launch(folder, "time.sleep(60)"), folder / "log"):
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
 
 
 def test_nothing_is_left_of_a_benchmark_that_was_killed(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_a_tree_burns_is_found(way: str) -> None:
 
 def test_what_others_burn_is_not() -> None:
     with burner("self") as process, burner("self") as other:
-        time.sleep(0.2)
+        time.sleep(0.2)  # for the interpreters to have started
         before = usage.read(process.pid)
         go(other)
         assert usage.cpu_s(before, usage.read(process.pid)) < 0.05

@@ -82,7 +82,7 @@ async def port() -> AsyncIterator[int]:
         await stream.prepare(request)
         await stream.write(b"data: {}\n\n")
         if kind == "embedding":
-            await asyncio.sleep(60)
+            await asyncio.sleep(60)  # longer than its client waits
         if kind == "chat":
             await stream.write(b"data: [DONE]\n\n")
         return stream

@@ -21,7 +21,7 @@ async def test_a_round_asks_each_number_once_and_never_more_at_once_than_there_a
         asked.append(number)
         at_once += 1
         most = max(most, at_once)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # so that requests overlap
         at_once -= 1
         return stream()
 

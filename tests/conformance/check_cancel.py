@@ -64,7 +64,7 @@ async def whole(subject: Subject) -> None:
     async with idle_before_and_after(subject) as witness:
         request = asyncio.create_task(subject.post(CHAT, LONG))
         await busy(witness)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # so that it is in the middle of its answer
         assert not request.done()
         request.cancel()
 
@@ -118,5 +118,5 @@ async def again(subject: Subject) -> None:
     async with idle_before_and_after(subject):
         for number in range(20):
             request = asyncio.create_task(subject.post(CHAT, {**LONG, "stream": number % 2 == 0}))
-            await asyncio.sleep(0.02 * (number % 8))
+            await asyncio.sleep(0.02 * (number % 8))  # each leaves at another moment
             request.cancel()

@@ -58,7 +58,7 @@ async def _described(client: httpx.AsyncClient, model: str) -> dict[str, Any]:
             document: dict[str, Any] = response.json()
             if all(pool["engine"] for pool in document.get("pools", [])):
                 return document
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # until the next look
 
 
 async def run_checks(subject: Subject, checks: Mapping[str, Check], report: Report) -> dict[str, Result]:

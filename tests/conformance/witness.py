@@ -48,7 +48,7 @@ class Witness:
         try:
             async with asyncio.timeout(timeout_s):
                 while not wanted(counts := await self._counts_of(pool)):  # noqa: ASYNC110 (in another process)
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.02)  # until the next look
         except TimeoutError:
             raise AssertionError(f"after {timeout_s:.0f} s the counts of {pool} are {counts}") from None
 
@@ -81,7 +81,7 @@ def total(counts: Counts) -> int:
 async def _cores_used(processes: list[psutil.Process]) -> float:
     """Cores that they use together, over half a second."""
     before = _cpu_s(processes)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # over which it is measured
     return 2 * (_cpu_s(processes) - before)
 
 

@@ -154,9 +154,3 @@ async def remotes(*answers: Answer) -> AsyncGenerator[list[Remote]]:
     finally:
         for remote in there:
             await remote.stop()
-
-
-async def until(true: Callable[[], object], seconds: float = 5) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)

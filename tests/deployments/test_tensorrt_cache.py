@@ -40,7 +40,7 @@ args.output_dir.mkdir(parents=True)
 for rank in range(config["mapping"]["tp_size"] * config["mapping"]["pp_size"]):
     (args.output_dir / f"rank{{rank}}.engine").write_bytes(b"half")
     print(f"[TRT] building rank {{rank}}", flush=True)
-    time.sleep(plan["seconds"])
+    time.sleep(plan["seconds"])  # the build
     if plan["fails"]:
         sys.exit("[TRT] [E] out of memory")
     (args.output_dir / f"rank{{rank}}.engine").write_bytes(b"whole engine")
@@ -120,7 +120,7 @@ def test_eight_replicas_build_once_and_see_a_whole_engine(builder: Builder) -> N
     while any(replica.is_alive() for replica in replicas):
         if folder.exists():
             assert (folder / "config.json").exists() and (folder / "rank0.engine").read_bytes() == b"whole engine"
-        time.sleep(0.001)
+        time.sleep(0.001)  # until the next look
     found = [answers.get(timeout=5) for _ in replicas]
     assert {(where, whole) for where, whole, _ in found} == {(str(folder), True)}
     assert len(builder.calls()) == 1

@@ -77,16 +77,16 @@ async def events(engine: TensorrtLLMEngine, request: EngineRequest) -> list[str]
 
 async def submitted(engine: TensorrtLLMEngine) -> list[tensorrt_llm_api.RequestOutput]:
     """The requests that the package has, once it has some."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (running := [each for each in engine._llm.running.values() if not each.finished]):  # noqa: ASYNC110
             await asyncio.sleep(0)
     return running
 
 
 async def until_idle(engine: TensorrtLLMEngine) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (stats := await engine.stats()).running + stats.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # until the next look
 
 
 async def test_a_chat_and_its_stream_agree(model: PoolModel) -> None:
@@ -147,9 +147,9 @@ async def test_leaving_a_whole_answer_aborts(model: PoolModel) -> None:
     async with started(model) as engine:
         task = asyncio.create_task(whole(engine, asking(max_tokens=900)))
         [running] = await submitted(engine)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (await engine.stats()).running != 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # until the next look
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert running.aborted()

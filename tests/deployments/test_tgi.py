@@ -16,7 +16,7 @@ from deployments.engine import EngineRequest, EngineResponse, PoolModel
 from deployments.errors import ApiError
 from deployments.tgi import TgiArgs, TgiEngine
 from tests.fakes.tgi import Server
-from tests.waiting import free_port
+from tests.waiting import free_port, until
 
 RESPONSES = Path(__file__).parents[1] / "data" / "tgi" / "responses"
 RECORDED = sorted(path.relative_to(RESPONSES).as_posix() for path in RESPONSES.rglob("*.json"))
@@ -32,8 +32,7 @@ async def served(server: Any, port: int | None = None) -> AsyncGenerator[str]:
     running = uvicorn.Server(config)
     running.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     task = asyncio.create_task(running.serve())
-    while not running.started:  # noqa: ASYNC110  # it tells nobody
-        await asyncio.sleep(0.01)
+    await until(lambda: running.started)
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -44,7 +43,7 @@ async def served(server: Any, port: int | None = None) -> AsyncGenerator[str]:
 @asynccontextmanager
 async def pool(server: Server, **args: Any) -> AsyncGenerator[TgiEngine]:
     async with served(server) as url:
-        fast = {"health_interval_s": 0.05, "start_timeout_s": 5, "urls": [url]}
+        fast = {"health_interval_s": 0.05, "start_timeout_s": 60, "urls": [url]}
         engine = TgiEngine(PoolModel("org/m", "served"), TgiArgs.model_validate(fast | args))
         try:
             await engine.start()
@@ -289,14 +288,12 @@ async def test_leaving_stops_the_server() -> None:
         async with aclosing(cast("AsyncGenerator[bytes]", response.body)) as body:
             await anext(body)
             assert (await engine.stats()).running == 1
+        await until(lambda: not server.running, "the server has stopped the first")
         task = asyncio.create_task(whole(engine, max_tokens=600))
-        await asyncio.sleep(0.1)
-        assert server.running == 1
+        await until(lambda: server.running == 1, "the server works")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with asyncio.timeout(5):
-            while server.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.running)
         assert [each.in_flight for each in engine._upstream.servers] == [0]
 
 

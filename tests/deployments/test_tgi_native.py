@@ -27,7 +27,7 @@ from tests.deployments.test_tgi import (
     whole,
 )
 from tests.fakes.tgi import PIECE, Server
-from tests.waiting import free_port
+from tests.waiting import free_port, until
 
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 
@@ -240,13 +240,12 @@ async def test_leaving_stops_the_server() -> None:
         async with aclosing(cast("AsyncGenerator[bytes]", response.body)) as body:
             await anext(body)
             assert server.running == 1
+        await until(lambda: not server.running, "the server has stopped the first")
         task = asyncio.create_task(complete(engine, max_tokens=600))
-        await asyncio.sleep(0.1)
+        await until(lambda: server.running, "the server works")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        async with asyncio.timeout(5):
-            while server.running:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.running)
         assert [each.in_flight for each in engine._upstream.servers] == [0]
 
 

@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_as_a_token_comes_stops_its_answer() -> None:
     engine = TransformersEngine(PoolModel("m", "m"), TransformersArgs())
     outputs: asyncio.Queue[str] = asyncio.Queue()
     task = asyncio.create_task(engine._next(outputs))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # until it waits for a token
     outputs.put_nowait("token")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

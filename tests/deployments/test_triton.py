@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from tests.deployments.test_tgi import Document, events_of, text_of
 from tests.deployments.test_tgi import served as serving
 from tests.fakes.triton import Server
 from tests.fakes.writing import WORDS
+from tests.waiting import until
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BOTH = pytest.mark.parametrize("dialect", ["ensemble", "llmapi"])
@@ -40,19 +41,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> PoolModel:
 async def pool(model: PoolModel, server: Server, **args: Any) -> AsyncGenerator[TritonEngine]:
     async with serving(server) as url:
         needed = {"dialect": server.dialect, "context_length": 1024, "urls": [url]}
-        quick = {"health_interval_s": 0.05, "start_timeout_s": 5, "accumulates": server.accumulates}
+        quick = {"health_interval_s": 0.05, "start_timeout_s": 60, "accumulates": server.accumulates}
         engine = TritonEngine(model, TritonArgs.model_validate(needed | quick | args))
         try:
             await engine.start()
             yield engine
         finally:
             await engine.stop()
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def made(dialect: Any, **fields: Any) -> Server:
@@ -304,9 +299,9 @@ async def test_counts_are_the_server_s_where_its_metrics_can_be_read(model: Pool
         port = int(engine._args.urls[0].rpartition(":")[2])
         engine._stats = UpstreamStats(engine._upstream, "triton", port)
         tasks = [asyncio.create_task(whole(engine, max_tokens=600)) for _ in range(3)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (stats := await engine.stats()).waiting != 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # until the next look
         assert stats.running == 1
         for task in tasks:
             task.cancel()
@@ -329,9 +324,7 @@ async def test_a_server_that_is_not_ready_gets_nothing(model: PoolModel) -> None
     server = made("ensemble")
     async with pool(model, server, unhealthy_after=1) as engine:
         server.ready = False
-        async with asyncio.timeout(5):
-            while engine._upstream.servers[0].state == "up":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: engine._upstream.servers[0].state != "up")
         with pytest.raises(ApiError) as caught:
             await whole(engine)
         assert (caught.value.status, caught.value.code) == (503, "upstream_down")

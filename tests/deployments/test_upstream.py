@@ -18,10 +18,11 @@ from deployments.errors import ApiError
 from deployments.upstream import Upstream, explain
 from deployments.upstream_args import UpstreamArgs, api_key, root_of, trust
 from deployments.upstream_server import Server, choose
-from tests.deployments.remote_server import Answer, Peer, Received, Remote, ok, remotes, until
+from tests.deployments.remote_server import Answer, Peer, Received, Remote, ok, remotes
+from tests.waiting import until
 
 KEY = "sk-very-secret-0123456789"
-FAST: dict[str, Any] = {"health_interval_s": 0.02, "start_timeout_s": 5, "unhealthy_after": 2}
+FAST: dict[str, Any] = {"health_interval_s": 0.02, "start_timeout_s": 60, "unhealthy_after": 2}
 
 
 @asynccontextmanager
@@ -261,7 +262,7 @@ async def test_connecting_has_its_own_timeout(monkeypatch: pytest.MonkeyPatch) -
 
 async def swallowed(*_: object, **__: object) -> None:
     """As connecting is to a host that swallows what is sent to it."""
-    await asyncio.sleep(60)
+    await asyncio.sleep(60)  # longer than anybody waits
 
 
 async def test_a_server_that_hangs_is_a_504_and_not_tried_elsewhere() -> None:
@@ -322,7 +323,7 @@ async def test_closing_a_reply_ends_the_request_at_the_server() -> None:
         await reply.aclose()
         await reply.aclose()
         assert servers.in_flight == 0
-        await asyncio.wait_for(left.wait(), 1)
+        await asyncio.wait_for(left.wait(), 60)
 
 
 async def test_an_answer_has_a_largest_size() -> None:
@@ -348,7 +349,7 @@ async def test_start_waits_for_one_server() -> None:
         await until(lambda: slow.checks > 2)
         assert not starting.done()
         slow.health = 200
-        await asyncio.wait_for(starting, 5)
+        await asyncio.wait_for(starting, 60)
         await servers.stop()
 
 

@@ -355,7 +355,7 @@ class Server:
         self.prompt_tokens += answer.prompt_tokens
         try:
             for at in range(len(answer.shown) if tokens is None else tokens):
-                await asyncio.sleep(self.interval_s)
+                await asyncio.sleep(self.interval_s)  # the pace of a model
                 self.generated_tokens += 1
                 yield at
         finally:

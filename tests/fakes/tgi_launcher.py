@@ -32,7 +32,7 @@ def main(model_id: str, hostname: str, port: int, **flags: str | None) -> None:
     with open(os.environ["LAUNCHED"], "w") as told:
         print(os.getpid(), shard.pid, *sys.argv[1:], file=told)
     if model_id == "org/hangs":
-        time.sleep(600)
+        time.sleep(600)  # a model that is loaded for ever
     total = flags["max_total_tokens"]
     adapters = frozenset(one.partition("=")[0] for one in (flags["lora_adapters"] or "").split(",") if one)
     server = Server(interval_s=0.001, max_total_tokens=int(total or 8192), adapters=adapters)

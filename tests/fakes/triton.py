@@ -227,7 +227,7 @@ class Server:
         prefix = "" if self._asked(body, "exclude_input_in_output", "exclude_input_from_output") else body["text_input"]
         sent, since, tokens = "", "", 0
         for at, piece in enumerate(pieces):
-            await asyncio.sleep(self.interval_s)
+            await asyncio.sleep(self.interval_s)  # the pace of a model
             if at == self.fails_after:
                 yield {"error": "Executor failed"}
                 return

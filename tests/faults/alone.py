@@ -81,7 +81,7 @@ async def _real_dies(rig: Rig, seen: Seen) -> None:
     async with asyncio.timeout(60):  # until all have begun
         while (now := (await rig.stats("real"))[0])["generated_tokens"] < before["generated_tokens"] + 20 * STREAMS:
             assert not clients.tally.all, clients.tally.counts()  # none has ended yet
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # until the next look
     assert now["running"] == STREAMS
     core.kill()
     await asked
@@ -169,7 +169,7 @@ async def _kill_head(store: str, seen: Seen) -> None:
             await _goes_on(short)
             await control.kill_head(cluster)
             seen.must(not await asyncio.to_thread(cluster.nodes.processes, HEAD), "the head is still there")
-            await asyncio.sleep(AWAY_S)
+            await asyncio.sleep(AWAY_S)  # so long it stays away
             await _goes_on(short)
             await control.restart_head(cluster)
             await _goes_on(short)
@@ -253,7 +253,7 @@ async def _ask_without_reading(rig: Rig, witness: Witness, seen: Seen) -> None:
     await witness.until(lambda counts: counts["running"] == 1, 10)
     while reader.events < 500:
         assert not reading.done()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # until the next look
     [ingress] = rig.server.replicas("ingress")
     before = ingress.memory_info().rss
     slow = [_slow_client(rig.server) for _ in range(2)]
@@ -262,7 +262,7 @@ async def _ask_without_reading(rig: Rig, witness: Witness, seen: Seen) -> None:
     await witness.until(lambda counts: counts["running"] == 1, FULL_S + UNREAD_S)
     given_up_s, grown = time.monotonic(), ingress.memory_info().rss - before
     told = await asyncio.to_thread(_read_on, slow[0])
-    await asyncio.sleep(given_up_s + GRACE_S + UNREAD_S - time.monotonic())
+    await asyncio.sleep(given_up_s + GRACE_S + UNREAD_S - time.monotonic())  # past its grace
     cut = await asyncio.to_thread(_read_on, slow[1])
     grown = max(grown, ingress.memory_info().rss - before)
     seen.counts |= {

@@ -76,7 +76,7 @@ async def _is_asked_again(rig: Rig, pool: str, seconds: float = 60) -> bool:
         tally = await Clients(rig.url, pool, 1).run(8)
         if tally.answered[pool] == 8:
             return True
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # until the next look
     return False
 
 
@@ -122,14 +122,14 @@ async def changes(rig: Rig, size: Size, seen: Seen) -> None:
     async def change() -> None:
         engine["kv_blocks"] = 20_000
         await rig.deploy()
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # until Serve has begun with it
         await rig.until_whole()
         models["backed"]["pools"].reverse()
         await rig.deploy()
-        await asyncio.sleep(3)
+        await asyncio.sleep(3)  # clients come by the new routes meanwhile
         deployment["num_replicas"] = 1
         await rig.deploy()
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # until Serve has begun with it
         await rig.until_whole()
 
     try:
@@ -138,7 +138,7 @@ async def changes(rig: Rig, size: Size, seen: Seen) -> None:
         deployment["num_replicas"] = REPLICAS
         models["backed"]["pools"].reverse()
         await rig.deploy()
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # until Serve has begun with it
         await rig.until_whole()
     clean(seen, tally)
     seen.must(tally.answered["steady"] and tally.answered["spare"], f"answered by {dict(tally.answered)}")

@@ -76,7 +76,7 @@ async def _settled(rig: Rig, before: Census | None) -> Census:
         found = await rig.census()
         if _is_settled(before or found, found) or asyncio.get_running_loop().time() > deadline_s:
             return found
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # until the next look
 
 
 async def _mix(rig: Rig, chance: random.Random, seconds: float, seen: Seen) -> None:
@@ -90,7 +90,7 @@ async def _mix(rig: Rig, chance: random.Random, seconds: float, seen: Seen) -> N
             name = chance.choice(sorted(FAULTS))
             await FAULTS[name](rig)
             faults[name] += 1
-            await asyncio.sleep(chance.uniform(*PAUSE_S))
+            await asyncio.sleep(chance.uniform(*PAUSE_S))  # calm between two faults
     finally:
         for load in loads.values():
             load.stop()
@@ -129,7 +129,7 @@ async def _kill(rig: Rig) -> None:
 
 async def _stop(rig: Rig) -> None:
     victim = rig.signal("stuck", signal.SIGSTOP)
-    await asyncio.sleep(6)
+    await asyncio.sleep(6)  # so long it hangs
     victim.send_signal(signal.SIGCONT)
 
 
@@ -142,7 +142,7 @@ async def _die(rig: Rig) -> None:
 async def _end_outside(rig: Rig) -> None:
     assert rig.outside is not None
     rig.outside.kill()
-    await asyncio.sleep(3)
+    await asyncio.sleep(3)  # so long it is away
     await asyncio.to_thread(rig.outside.start)
 
 

@@ -34,7 +34,7 @@ def exchange(server: Server, sent: bytes, slowly: Iterable[bytes] = ()) -> bytes
         with contextlib.suppress(OSError):  # it may answer, and close, before all is sent
             connection.sendall(sent)
             for piece in slowly:
-                time.sleep(0.2)
+                time.sleep(0.2)  # slowly, as the client is
                 connection.sendall(piece)
         with contextlib.suppress(ConnectionResetError):
             while data := connection.recv(65536):

@@ -15,6 +15,7 @@ from tests.live.server import Server
 from tests.waiting import wait_until
 
 REPLICAS = 3
+LONG = 4000  # tokens of an answer that goes on until its client leaves
 CHOICES = ("prefix", "least_outstanding")
 WORDS = "The quick brown fox jumps over the lazy dog while the band plays on and on. " * 30
 
@@ -28,7 +29,7 @@ POOLS = [
             "model": choice,
             "num_cpus": 0.1,
             "replica_choice": choice,
-            "engine_args": {"token_interval_s": 0.02, "answer_tokens": 64},
+            "engine_args": {"token_interval_s": 0.02, "answer_tokens": LONG},
         },
     )
     for choice in CHOICES
@@ -78,6 +79,16 @@ async def stats(pool: str) -> list[dict[str, Any]]:
     return list(found)
 
 
+async def leave(asks: list[asyncio.Task[None]], pool: str) -> None:
+    """Have the clients leave, and return once the pool has noticed."""
+    for task in asks:
+        task.cancel()
+    await asyncio.gather(*asks, return_exceptions=True)
+    async with asyncio.timeout(60):
+        while any(each["running"] + each["waiting"] for each in await stats(pool)):
+            pass
+
+
 def gained(before: list[int], after: list[int]) -> list[int]:
     """How many tokens more, of those replicas that had any."""
     return [more for more in (now - then for then, now in zip(before, after, strict=True)) if more]
@@ -111,16 +122,14 @@ async def test_without_it_the_same_turns_go_to_all(pools: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("pool", CHOICES)
 async def test_one_prefix_of_many_at_once_is_spread(pools: Server, pool: str, stream: bool) -> None:
-    """Each answer takes a second, so that all are there together."""
+    """Their answers last until all have been seen together."""
     async with httpx.AsyncClient(base_url=pools.url) as client:
-        asks = [ask(client, pool, "the same", max_tokens=50, stream=stream) for _ in range(24)]
-        running: list[int] = []
-
-        async def look() -> None:
-            await asyncio.sleep(0.6)
-            running.extend(each["running"] + each["waiting"] for each in await stats(pool))
-
-        await asyncio.gather(look(), *asks)
+        body = {"max_tokens": LONG, "stream": stream}
+        asks = [asyncio.create_task(ask(client, pool, "the same", **body)) for _ in range(24)]
+        async with asyncio.timeout(60):
+            while sum(running := [each["running"] + each["waiting"] for each in await stats(pool)]) < 24:
+                assert not any(task.done() for task in asks), running
+        await leave(asks, pool)
     assert sum(running) == 24, running
     assert max(running) <= (8 if pool == "least_outstanding" else 10), running
 
@@ -128,14 +137,11 @@ async def test_one_prefix_of_many_at_once_is_spread(pools: Server, pool: str, st
 async def test_clients_that_leave_leave_no_load(pools: Server) -> None:
     """What they leave behind would keep requests away from their replica."""
     async with httpx.AsyncClient(base_url=pools.url) as client:
-        asks = [asyncio.create_task(ask(client, "prefix", "left", max_tokens=60, stream=True)) for _ in range(12)]
-        await asyncio.sleep(0.5)
-        for task in asks:
-            task.cancel()
-        await asyncio.gather(*asks, return_exceptions=True)
-        async with asyncio.timeout(10):
-            while any(each["running"] for each in await stats("prefix")):  # noqa: ASYNC110 (in another process)
-                await asyncio.sleep(0.05)
+        asks = [asyncio.create_task(ask(client, "prefix", "left", max_tokens=LONG, stream=True)) for _ in range(12)]
+        async with asyncio.timeout(60):
+            while sum(each["running"] for each in await stats("prefix")) < 12:
+                assert not any(task.done() for task in asks)
+        await leave(asks, "prefix")
         before = await prompt_tokens("prefix")
         for turns in range(4):
             await ask(client, "prefix", "after", turns)

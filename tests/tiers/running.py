@@ -78,7 +78,7 @@ def wait_for_memory(part: Part, report: Report) -> None:
         if time.monotonic() - told_s >= TELL_S:
             told_s = time.monotonic()
             report(f"--- {part.name} waits: it needs {part.free_gb:g} GB of memory, {free:.1f} are free; {_largest()}")
-        time.sleep(AGAIN_S)
+        time.sleep(AGAIN_S)  # until the next look
 
 
 def _largest() -> str:

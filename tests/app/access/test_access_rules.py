@@ -166,7 +166,7 @@ async def test_it_is_looked_at_again_and_again(access: Access, monkeypatch: pyte
     monkeypatch.setattr(module, "LOOK_S", 0.001)
     monkeypatch.setattr(access._sources, "look", look)
     access.watch()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await twice.wait()
     assert access._watching is not None
     access._watching.cancel()

@@ -338,7 +338,7 @@ async def test_requests_under_way(client: httpx.AsyncClient, pools: FakePools) -
     pool, small = pools.fakes["a"], {"model": "m", "max_tokens": 8}
     pool.may_answer.clear()
     first = asyncio.create_task(client.post(CHAT, json=small, headers=by("slow")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await pool.waits.wait()
         response = await client.post(CHAT, json=small, headers=by("slow"))
         assert response.status_code == 429 and "1 requests under way" in response.json()["error"]["message"]

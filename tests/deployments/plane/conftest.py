@@ -30,5 +30,5 @@ async def door() -> AsyncIterator[Hub]:
 
 
 async def soon(work: Awaitable[T]) -> T:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await work

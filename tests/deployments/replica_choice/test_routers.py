@@ -143,7 +143,7 @@ async def test_without_a_replica_requests_are_refused_after_a_moment(
     waiting.append(asyncio.create_task(pool.send(wire(1))))
     await asyncio.sleep(0.02)
     assert not any(task.done() for task in waiting)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in outcomes] == [NoReplicaError] * 4
     with pytest.raises(NoReplicaError):
@@ -161,7 +161,7 @@ async def test_a_replica_that_comes_in_time_takes_what_waits(
     waiting = [asyncio.create_task(pool.send(wire(1))) for _ in range(3)]
     await asyncio.sleep(0.05)
     pool.update("replica1")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         assert {replica.name for replica in await asyncio.gather(*waiting)} == {"replica1"}
     await asyncio.sleep(0.1)
     assert (await pool.send()).name == "replica1"
@@ -176,7 +176,7 @@ async def test_a_full_pool_makes_requests_wait_and_none_is_lost(kind: type[Polic
     assert not any(task.done() for task in waiting) and pool.loads == [2, 2, 2]
     for replica in taken[:4]:
         pool.end(replica)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*waiting)
     assert [replica.ongoing for replica in pool.replicas.values()] == pool.loads == [2, 2, 2]
 
@@ -191,7 +191,7 @@ async def test_a_request_that_waited_for_room_still_gets_what_was_chosen_for_it(
     await asyncio.sleep(0.02)
     for replica in (*homes, *fillers):
         pool.end(replica)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [replica.name for replica in await asyncio.gather(*waiting)] == [home.name for home in homes]
 
 
