@@ -33,7 +33,7 @@ DONE = b"data: [DONE]\n\n"
 @asynccontextmanager
 async def engine(*servers: Remote, **args: Any) -> AsyncGenerator[OpenAIEngine]:
     # Often looked at, and with all the time that a busy machine takes.
-    fast = {"health_interval_s": 0.05, "start_timeout_s": 60, "connect_timeout_s": 60}
+    fast: dict[str, Any] = {"health_interval_s": 0.05, "start_timeout_s": 60, "connect_timeout_s": 60}
     fast["urls"] = [server.url for server in servers]
     created = OpenAIEngine(PoolModel(MODEL, "served"), OpenAIArgs.model_validate(fast | args))
     try:
