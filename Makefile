@@ -37,6 +37,9 @@ test: .venv/installed ## That, and one live server: each behaviour once (10 min)
 test-engines: .venv/installed ## Run the conformance suite, and what only real engines show, over all of them (15 min)
 	@$(TIERS) engines $(ARGS)
 
+test-commands: .venv/installed ## Run servers and benchmarks as operators do, from start to stop (5 min)
+	@$(TIERS) commands $(ARGS)
+
 test-cluster: .venv/installed ## Run the tests on a cluster of declared GPUs: placement, node loss (6 min)
 	@$(TIERS) cluster $(ARGS)
 
@@ -74,5 +77,5 @@ docs: .venv/installed ## Write docs/configuration.md and docs/conformance.md fro
 	$(BIN)/python -m app.config_docs docs/configuration.md
 	$(BIN)/python -m tests.conformance.docs docs/conformance.md
 
-.PHONY: help install serve lint test-fast test test-engines test-cluster test-faults test-all conformance fuzz faults soak \
+.PHONY: help install serve lint test-fast test test-engines test-commands test-cluster test-faults test-all conformance fuzz faults soak \
 	bench-gateway bench-throughput bench-overload bench-replica-choice docs

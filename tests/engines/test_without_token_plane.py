@@ -1,19 +1,57 @@
-"""The suite where streams come by Ray's handle, which is what a pool falls back to."""
+"""The suite where streams come by Ray's handle, which is what a pool falls back to; switched while the server runs."""
 
-import json
-import os
-import subprocess
-import sys
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
+import httpx
+import pytest
+
+from tests.conformance.checks import CHECKS
+from tests.conformance.judging import judge
+from tests.conformance.running import run_engines
+from tests.conformance.server_config import model_of
+from tests.conformance.suite import Result
+from tests.live.fixtures import BEHIND, changed
+from tests.live.server import Server
+from tests.waiting import until
+
+ENGINE = "simulated"
 
 
-def test_the_suite_passes_without_the_token_plane() -> None:
-    command = [sys.executable, "-m", "tests.conformance", "--engine", "simulated", "--json"]
-    environ = {**os.environ, "ENGINEHOUSE_INGRESS_TOKEN_PLANE": "false"}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=600)
-    failed = [line for line in done.stderr.splitlines() if " fail " in line]
-    assert done.returncode == 0, failed or done.stderr[-2000:]
-    outcomes = list(json.loads(done.stdout)["engines"]["simulated"].values())
-    assert set(outcomes) <= {"pass", "refused", "n/a"} and outcomes.count("pass") > 100
+@pytest.fixture(scope="module")
+def results(server: Server, cluster: Any, config: Path) -> Iterator[dict[str, Result]]:
+    with changed(server, config, {"token_plane": False}):
+        yield asyncio.run(_run(server))
+
+
+async def _run(server: Server) -> dict[str, Result]:
+    async def is_off() -> bool:
+        return not await streams(server)
+
+    await until(is_off, "streams come by the handle")
+    found = await run_engines(server, {ENGINE: CHECKS}, lambda *_: None, BEHIND)
+    assert await is_off()
+    return found[ENGINE]
+
+
+async def streams(server: Server) -> int:
+    """How many the ingress has by the token plane, while a client reads one."""
+    from ray import serve
+
+    handle: Any = serve.get_deployment_handle("Ingress", app_name="ingress")
+    messages = [{"role": "user", "content": "Hi."}]
+    body = {"model": model_of(ENGINE), "stream": True, "max_tokens": 500, "messages": messages}
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        await anext(answer.aiter_lines())
+        stats: dict[str, int] = await handle.stats.remote()
+        return stats["streams"]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check(results: dict[str, Result], name: str) -> None:
+    judge(results[name])

@@ -32,10 +32,10 @@ def pytest(name: str, *arguments: str, engines: tuple[str, ...] = (), free_gb: f
     return Part(name, ("pytest", *arguments), engines, free_gb)
 
 
-def conformance(name: str, *served: str, engines: tuple[str, ...] = (), free_gb: float = 4.0) -> Part:
+def conformance(name: str, *served: str, more: tuple[str, ...] = (), engines: tuple[str, ...] = ()) -> Part:
     """The suite on some engines, all on one server."""
-    chosen = [option for engine in served for option in ("--engine", engine)]
-    return pytest(name, "tests/engines/test_conformance.py", *chosen, engines=engines, free_gb=free_gb)
+    chosen = [f"--engine={engine}" for engine in served]
+    return pytest(name, "tests/engines/test_conformance.py", *more, *chosen, engines=engines, free_gb=4)
 
 
 # Much of what these tests do is to wait for processes that they start.
@@ -65,16 +65,25 @@ TIERS: Mapping[str, Tier] = {
         "the conformance suite over all engines, and what only real engines show",
         900,
         (
-            conformance("no-model engines", "simulated", "openai", "tensorrt_llm", "triton", "tgi"),
-            pytest("without the token plane", "tests/engines/test_without_token_plane.py"),
+            conformance(
+                "no-model engines",
+                *("simulated", "openai", "tensorrt_llm", "triton", "tgi"),
+                more=("tests/engines/test_without_token_plane.py",),
+            ),
             conformance("transformers", "transformers"),
             conformance("vllm", "vllm", engines=("vllm",)),
             conformance("sglang", "sglang", engines=("sglang",)),
             pytest("adapters on vllm", "tests/engines/test_lora_adapters.py", "--engine=vllm", engines=("vllm",)),
             pytest("adapters on sglang", "tests/engines/test_lora_adapters.py", "--engine=sglang", engines=("sglang",)),
             pytest("embeddings", "tests/engines/test_embeddings.py", engines=("vllm",), free_gb=4),
-            pytest("commands", "tests/engines/test_commands.py", "tests/engines/test_access.py", free_gb=4),
-            pytest("benchmarks", "tests/engines/test_benchmarks.py", free_gb=6),
+        ),
+    ),
+    "commands": Tier(
+        "what operators type: servers and benchmarks from start to stop",
+        300,
+        (
+            pytest("servers", "tests/commands/test_commands.py", "tests/commands/test_access.py", free_gb=4),
+            pytest("benchmarks", "tests/commands/test_benchmarks.py", free_gb=4),
         ),
     ),
     "cluster": Tier(
