@@ -13,8 +13,10 @@ from benchmarks.gateway.processes import Launch, module
 from benchmarks.gateway.rows import ROWS, Place, Row
 from benchmarks.overload import __main__ as overload
 from benchmarks.throughput import __main__ as throughput
+from deployments import environments
 from tests.live.server import ROOT, alone
 
+NO_VLLM = "vllm isn't installed; run 'enginehouse engines install vllm'"
 SHORT = tuple(case.scaled(0.01) for case in CASES if case.name in ("stream-0ms-c16", "stream-10ms-c64", "whole-c64"))
 
 
@@ -82,10 +84,10 @@ def test_overload_on_the_command_line() -> None:
     assert json.loads(result.stdout)["limits"]["phases"]["overload"]["chat"]["answered"] > 0
 
 
+@pytest.mark.skipif(not environments.is_installed("vllm"), reason=NO_VLLM)
 def test_throughput_on_the_command_line() -> None:
-    """With the engine that has the least memory: it is there twice."""
-    options = ["--engine", "transformers", "--rounds", "1", "--requests", "4", "--clients", "2", "--json"]
-    with alone(ROOT / "serve_config.yaml"):
+    options = ["--rounds", "1", "--requests", "4", "--clients", "2", "--json"]
+    with alone(ROOT / "cluster" / "cpu-engines.yaml"):
         result = CliRunner().invoke(throughput.main, options)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["through_ingress_tokens_per_s"] > 0

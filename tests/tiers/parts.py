@@ -83,7 +83,7 @@ TIERS: Mapping[str, Tier] = {
         300,
         (
             pytest("servers", "tests/commands/test_commands.py", "tests/commands/test_access.py", free_gb=4),
-            pytest("benchmarks", "tests/commands/test_benchmarks.py", free_gb=4),
+            pytest("benchmarks", "tests/commands/test_benchmarks.py", free_gb=9),  # one of them has vLLM twice
         ),
     ),
     "cluster": Tier(
