@@ -43,11 +43,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A test that fails while servers run shows what these said last, and how to run it by itself."""
     report = yield
     if report.failed and RUNNING:
-        chosen = [f"--engine={name}" for name in item.config.getoption("--engine")]
         report.sections += [(f"server {server.url}", server.tail()) for server in RUNNING]
-        again = shlex.join([".venv/bin/pytest", item.nodeid, *chosen])
-        report.sections.append(("to run it by itself", again))
+        report.sections.append(("to run it by itself", shlex.join(_alone(item))))
     return report
+
+
+def _alone(item: pytest.Item) -> list[str]:
+    """The command that runs one test, on a server with no more engines than it takes."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    chosen = [params["engine"]] if "engine" in params else item.config.getoption("--engine")
+    return [".venv/bin/pytest", item.nodeid, *(f"--engine={name}" for name in chosen)]
 
 
 @pytest.fixture(scope="session")

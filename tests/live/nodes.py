@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -79,9 +80,13 @@ class Nodes:
         gpu_type: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Another node. Returns once it has joined: many that start at once run out of Ray's patience."""
+        """Another node. Returns once it has joined: many that start at once run out of Ray's patience.
+
+        Raises:
+            RuntimeError: it has ended instead.
+        """
         kinds = {f"accelerator_type:{gpu_type}": 1} if gpu_type else {}
-        joined = self._joined()
+        before = self._joined()
         process = self._ray(
             *(f"--address={self.gcs}", f"--num-cpus={cpus:g}", f"--num-gpus={gpus}"),
             *(
@@ -90,12 +95,23 @@ class Nodes:
             ),
             **{NODE: name},
         )
-        wait_until(lambda: self._joined() > joined, f"node {name} joins", START_S, pause_s=0.2)
+
+        def joined() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"node {name} ended with status {process.returncode}\n{self.server.tail()}")
+            return self._joined() > before
+
+        wait_until(joined, f"node {name} joins", START_S, pause_s=0.2)
         return process
 
     def _joined(self) -> int:
-        """How many nodes have, the head among them."""
-        return self.server.output.read_text().count("Ray runtime started.")
+        """How many nodes the head knows as alive, itself among them. What they print comes before, or after that."""
+        return sum(node["raylet"].get("state") == "ALIVE" for node in self._nodes())
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        answer = httpx.get(f"{self.dashboard}/nodes?view=summary", timeout=10).json()
+        nodes: list[dict[str, Any]] = answer["data"]["summary"]
+        return nodes
 
     def _ray(self, *options: str, **variables: str) -> "subprocess.Popen[bytes]":
         common = ("--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", "--min-worker-port=0")
@@ -133,7 +149,7 @@ class Nodes:
         """What Serve says of each deployment's replicas, and Ray of each node."""
         try:
             details = httpx.get(f"{self.dashboard}/api/serve/applications/", timeout=10).json()
-            nodes = httpx.get(f"{self.dashboard}/nodes?view=summary", timeout=10).json()["data"]["summary"]
+            nodes = self._nodes()
         except (httpx.HTTPError, ValueError, KeyError) as error:
             yield f"the head doesn't answer: {error!r}"
             return
@@ -181,7 +197,3 @@ def _environ(folder: Path, port: int) -> dict[str, str]:
         "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(port),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
     }
-
-
-def _commas(labels: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in labels.items())

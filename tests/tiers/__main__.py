@@ -11,10 +11,6 @@ from tests.tiers.running import NO_TESTS, run
 
 
 def tell(line: str) -> None:
-    print(line, flush=True)
-
-
-def tell_aside(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -37,7 +33,7 @@ def main(names: tuple[str, ...], as_json: bool, listing: bool, needed: bool, num
     names, arguments = names[:split], names[split:]
     if number is not None:
         names = (*names, rotating(number).name)
-        tell_aside(f"--- of the parts that take turns: {names[-1]}")
+        tell(f"--- of the parts that take turns: {names[-1]}")
     try:
         parts = chosen(names or tuple(TIERS))
     except KeyError as error:
@@ -48,12 +44,12 @@ def main(names: tuple[str, ...], as_json: bool, listing: bool, needed: bool, num
         return
     found = []
     for of_tier, part in parts:
-        found.append(run(of_tier, part, arguments, tell_aside if as_json else tell))
+        found.append(run(of_tier, part, arguments, tell, sys.stderr if as_json else None))
         if not (found[-1].good or part.is_pytest):
             break  # what ruff and mypy find is mended first
     print(table.as_json(found) if as_json else table.as_text(found), flush=True)
-    if all(each.status == NO_TESTS for each in found if not each.why):
-        tell_aside("No test was run.")
+    if not any(each.tests or each.failed or each.why for each in found) and any(part.is_pytest for _, part in parts):
+        tell("No test was run.")
         sys.exit(NO_TESTS)
     sys.exit(not all(each.good for each in found))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -49,8 +50,8 @@ class Done:
         return self.status in (0, NO_TESTS)
 
 
-def run(tier: str, part: Part, arguments: Sequence[str], report: Report) -> Done:
-    """One part. `arguments` go to pytest."""
+def run(tier: str, part: Part, arguments: Sequence[str], report: Report, output: IO[str] | None = None) -> Done:
+    """One part. `arguments` go to pytest; what it prints goes to `output`, if that is given."""
     done = Done(tier, part.name)
     if absent := [name for name in part.engines if not environments.environment(name).installed]:
         done.why = f"no {absent[0]} here; run 'enginehouse engines install {absent[0]}'"
@@ -64,7 +65,7 @@ def run(tier: str, part: Part, arguments: Sequence[str], report: Report) -> Done
         report(f"--- {part.name}: {' '.join(part.command)} {' '.join(arguments)}")
         began_s = time.monotonic()
         with watched() as looks:
-            done.status = _call(command)
+            done.status = _call(command, output)
         done.seconds, done.memory_gb = time.monotonic() - began_s, (max(looks) - looks[0]) / GB
         if results.exists():
             _count(done, results)
@@ -113,12 +114,12 @@ def _used() -> int:
     return int(memory.total - memory.available)
 
 
-def _call(command: Sequence[str]) -> int:
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL) as process:
+def _call(command: Sequence[str], output: IO[str] | None) -> int:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output) as process:
         try:
             return process.wait(MOST_S)
         except subprocess.TimeoutExpired:
-            print(f"stopped after {MOST_S:.0f} s", flush=True)
+            print(f"stopped after {MOST_S:.0f} s", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             pass  # it got that too
         process.send_signal(signal.SIGINT)
