@@ -23,7 +23,9 @@ BEHIND = "simulated"
 
 def engines_of(config: pytest.Config) -> list[str]:
     """The engines that the run's server has."""
-    wanted = config.getoption("--engine")
+    wanted = set(config.getoption("--engine"))
+    if "openai" in wanted:
+        wanted.add(BEHIND)
     return [name for name in server_config.engines_here() if not wanted or name in wanted]
 
 
